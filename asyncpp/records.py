@@ -1,0 +1,166 @@
+"""Run folders: what a run leaves behind, how it is written and how it is read. No torch.
+
+    <runs_dir>/<sweep_name>/<readable name>-<config hash>/
+        config.yaml         the resolved configuration
+        environment.json    machine, versions, commit, command line
+        metrics.jsonl       a row a step, and a row a validation; units stand in the keys
+        summary.json        written once, when the run ends; its presence with status "finished" is the proof
+
+Writers never leave a file that a reader could mistake for a whole one: JSON goes to a temporary name first, and a
+reader of metrics.jsonl passes over a last line that was cut.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TextIO
+
+CONFIG_FILE = "config.yaml"
+ENVIRONMENT_FILE = "environment.json"
+METRICS_FILE = "metrics.jsonl"
+SUMMARY_FILE = "summary.json"
+LOCK_FILE = ".lock"
+
+# Keys that tell when and how fast, not what: they differ between two runs of the same configuration.
+TIME_PREFIX = "time/"
+
+
+class Status(StrEnum):
+    FINISHED = "finished"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+class RunIsLocked(RuntimeError):
+    """Another process is writing this run folder."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished or unfinished run as a reader sees it. ``summary`` is None where the run never ended."""
+
+    folder: Path
+    summary: dict[str, Any] | None
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """The rows of metrics.jsonl in order; empty where there is no file."""
+        return read_metrics(self.folder / METRICS_FILE)
+
+
+def config_hash(scientific_config: Mapping[str, Any]) -> str:
+    """Eight hex digits that name a configuration. The caller passes what changes the numbers, and nothing else."""
+    canonical = json.dumps(scientific_config, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write ``text`` so that ``path`` holds either what it held before or all of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomically(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_metrics_row(file: TextIO, row: Mapping[str, Any]) -> None:
+    """Append one row and hand it to the system, so that a watcher sees it and a kill loses no earlier one."""
+    file.write(json.dumps(row) + "\n")
+    file.flush()
+
+
+def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole rows of a metrics file. A last line without its newline was cut by a kill and is passed over."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """The summary of a run folder, or None where there is none that can be read."""
+    try:
+        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) else None
+
+
+def is_finished(folder: Path) -> bool:
+    summary = read_summary(folder)
+    return summary is not None and summary.get("status") == Status.FINISHED
+
+
+def find_runs(runs_dir: Path) -> list[Run]:
+    """Every run folder below ``runs_dir``, sorted by path. A run folder is one that holds a config.yaml."""
+    return [Run(path.parent, read_summary(path.parent)) for path in sorted(runs_dir.rglob(CONFIG_FILE))]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run folder for this process alone. The lock goes with the process, however it ends.
+
+    Raises RunIsLocked when another process holds it.
+    """
+    with (folder / LOCK_FILE).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunIsLocked(f"{folder} is being written by another process") from None
+        yield
+
+
+def commit() -> str:
+    """The git commit of the source, with ``-dirty`` where the tree differs from it, or ``unknown``."""
+    source = Path(__file__).parent
+    git = ["git", "-C", str(source)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{head}-dirty" if changes.strip() else head
+
+
+def environment() -> dict[str, Any]:
+    """What a result depends on besides its configuration."""
+    packages = ("asyncpp", "torch", "numpy", "hydra-core", "tokenizers")
+    return {
+        "command": sys.argv,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "num_cpus": os.cpu_count(),
+        "packages": {name: metadata.version(name) for name in packages},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
