@@ -1,0 +1,106 @@
+"""A Llama-style decoder as a stage of a pipeline: some of the layers, with or without embedding and head.
+
+Modules hold no values (their parameters are on the meta device): the trainer keeps the weight versions and
+calls a stage with torch.func.functional_call, so that one batch can use an older version than the next.
+Shapes: B sequences, S tokens, D hidden_size, V vocab_size.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asyncpp.model.config import LlamaConfig
+from asyncpp.model.rotary import RotaryTables, rotate
+
+
+def build(config: LlamaConfig, layers: range | None = None, *, first: bool = True, last: bool = True) -> Stage:
+    """The whole model, or the stage that owns ``layers``; ``first`` has the embedding, ``last`` norm and head.
+
+    Parameters keep the whole model's names whatever the split. A tied head is a parameter ``head.weight`` of
+    the last stage here, to which the caller passes the embedding (asyncpp.model.layout.tied_aliases).
+    """
+    with torch.device("meta"):
+        return Stage(config, range(config.num_layers) if layers is None else layers, first=first, last=last)
+
+
+class Stage(nn.Module):
+    """A run of consecutive layers. Called with
+
+    inputs: tokens, int64 (B, S), on the first stage; hidden states (B, S, D) on the others.
+    labels: the token that follows each input, int64 (B, S); read on the last stage only.
+
+    Returns the mean cross-entropy in nats (0-dim) on the last stage given labels, logits (B, S, V) on the last
+    stage without, hidden states (B, S, D) on the others.
+    """
+
+    def __init__(self, config: LlamaConfig, layers: range, *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size) if first else None
+        self.layers = nn.ModuleDict({str(layer): Layer(config) for layer in layers})
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps) if last else None
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False) if last else None
+        self.rotary = RotaryTables(config.head_dim, config.rope_theta)
+
+    def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
+        hidden = inputs if self.embedding is None else self.embedding(inputs)
+        rotary = self.rotary.tables(hidden.shape[1], hidden.device, hidden.dtype)
+        for layer in self.layers.values():
+            hidden = layer(hidden, rotary)
+        if self.norm is None or self.head is None:
+            return hidden
+        logits = self.head(self.norm(hidden))
+        return logits if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+class Layer(nn.Module):
+    """Attention, then the feed-forward block, each normalised before and added to the stream."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.attention = Attention(config)
+        self.mlp_norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.mlp = SwiGLU(config.hidden_size, config.ffn_size)
+
+    def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        """(B, S, D) to (B, S, D)."""
+        hidden = hidden + self.attention(self.attention_norm(hidden), rotary)
+        return hidden + self.mlp(self.mlp_norm(hidden))
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention (Ainslie et al., arXiv 2305.13245) with rotary positions."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        self.enable_gqa = config.num_kv_heads != config.num_heads
+        self.q = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.k = nn.Linear(config.hidden_size, config.kv_size, bias=False)
+        self.v = nn.Linear(config.hidden_size, config.kv_size, bias=False)
+        self.o = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        """(B, S, D) to (B, S, D); heads are (B, heads, S, head_dim) in between."""
+        by_head = (*hidden.shape[:2], -1, self.head_dim)
+        q = rotate(self.q(hidden).view(by_head).transpose(1, 2), rotary)
+        k = rotate(self.k(hidden).view(by_head).transpose(1, 2), rotary)
+        v = self.v(hidden).view(by_head).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.enable_gqa)
+        return self.o(mixed.transpose(1, 2).flatten(2))
+
+
+class SwiGLU(nn.Module):
+    """down(silu(gate x) * up x) (Shazeer, arXiv 2002.05202)."""
+
+    def __init__(self, hidden_size: int, ffn_size: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(hidden_size, ffn_size, bias=False)
+        self.up = nn.Linear(hidden_size, ffn_size, bias=False)
+        self.down = nn.Linear(ffn_size, hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(B, S, D) to (B, S, D)."""
+        return self.down(F.silu(self.gate(hidden)) * self.up(hidden))
