@@ -20,10 +20,11 @@ class UpdateRule(ABC):
     """One optimizer's rule, and its state, for the tensors that it updates in one call.
 
     config: the knobs; weights: the tensors, which are read for shape, dtype and device only.
-    State is allocated here, never lazily, so that a checkpoint of step 0 is complete.
+    State is allocated here, never lazily, so that a checkpoint of step 0 is complete. Every list in ``state``
+    has a tensor a weight, of any shape. ``update`` and ``step`` are to be called without autograd (torch.no_grad).
     """
 
-    state_copies: ClassVar[float]  # documented size of the state, in copies of the parameters
+    same_shape: ClassVar[bool] = False  # True: the weights of one rule have one shape, so that it may stack them
 
     def __init__(self, config: RuleConfig, weights: Sequence[Tensor]) -> None:
         self.weight_decay = config.weight_decay
@@ -42,6 +43,19 @@ class UpdateRule(ABC):
     def decay_factor(self, lr: float) -> float:
         """What W multiplies the weights by, before u is subtracted."""
         return 1.0 - lr * self.weight_decay
+
+    def step(self, gradients: Sequence[Tensor], weights: Sequence[Tensor], lr: float) -> None:
+        """weights <- W(weights) - u, in place: the same numbers as ``update``, for when no correction needs u.
+
+        A rule whose library has the whole step in one kernel overrides this; u is then never written to memory.
+        """
+        decay_factor = self.decay_factor(lr)
+        for weight, update in zip(weights, self.update(gradients, weights, lr), strict=True):
+            weight.mul_(decay_factor).sub_(update)
+
+    @abstractmethod
+    def state_copies(self, shape: Sequence[int]) -> float:
+        """Documented size of the state that a parameter of this shape has, in copies of the parameter."""
 
     def new_state(self, name: str, weights: Sequence[Tensor]) -> list[Tensor]:
         """Zeros shaped like ``weights``, kept under ``name``."""

@@ -22,6 +22,10 @@ def check_betas(key: str, betas: tuple[float, ...]) -> None:
     require(all(0.0 <= beta < 1.0 for beta in betas), key, list(betas), "expected every beta in [0, 1)")
 
 
+def check_option(key: str, value: str, options: tuple[str, ...]) -> None:
+    require(value in options, key, value, f"expected one of {', '.join(options)}")
+
+
 @dataclass
 class RuleConfig:
     """What every update rule has.
@@ -88,16 +92,22 @@ class AdamWConfig(AdamWRuleConfig, OptimizerConfig):
 
 @dataclass
 class MuonConfig(MatrixOptimizerConfig):
-    """momentum: decay rate of the gradient's average; scale: how an orthogonal update is sized."""
+    """momentum: decay rate of the gradient's average; scale: how an orthogonal update is sized.
+
+    newton_schulz: the iteration that orthogonalises; newton_schulz_dtype: the dtype of its products.
+    """
 
     rule = "asyncpp.optim.muon.Muon"
-    scales: ClassVar[tuple[str, ...]] = ("match_rms", "original")
 
     momentum: float = MISSING
     nesterov: bool = MISSING
     scale: str = MISSING
+    newton_schulz: str = MISSING
+    newton_schulz_dtype: str = MISSING
 
     def check(self, key: str) -> None:
         super().check(key)
         check_beta(f"{key}.momentum", self.momentum)
-        require(self.scale in self.scales, f"{key}.scale", self.scale, f"expected one of {', '.join(self.scales)}")
+        check_option(f"{key}.scale", self.scale, ("match_rms", "original"))
+        check_option(f"{key}.newton_schulz", self.newton_schulz, ("quintic", "polar_express"))
+        check_option(f"{key}.newton_schulz_dtype", self.newton_schulz_dtype, ("float64", "float32", "bfloat16"))
