@@ -5,6 +5,7 @@ conf/optimizer/<name>.yaml holds the values and their sources; the rule itself i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,8 +19,17 @@ def check_beta(key: str, beta: float) -> None:
     require(0.0 <= beta < 1.0, key, beta, "expected a number in [0, 1)")
 
 
-def check_betas(key: str, betas: tuple[float, ...]) -> None:
-    require(all(0.0 <= beta < 1.0 for beta in betas), key, list(betas), "expected every beta in [0, 1)")
+def check_betas(key: str, betas: tuple[float, ...], num_betas: int) -> None:
+    allowed = len(betas) == num_betas and all(0.0 <= beta < 1.0 for beta in betas)
+    require(allowed, key, list(betas), f"expected {num_betas} numbers in [0, 1)")
+
+
+def check_positive(key: str, value: float) -> None:
+    require(0.0 < value < math.inf, key, value, "expected a positive number")
+
+
+def check_not_negative(key: str, value: float) -> None:
+    require(0.0 <= value < math.inf, key, value, "expected zero or more")
 
 
 def check_option(key: str, value: str, options: tuple[str, ...]) -> None:
@@ -41,8 +51,8 @@ class RuleConfig:
 
     def check(self, key: str) -> None:
         """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
-        require(self.lr > 0.0, f"{key}.lr", self.lr, "expected a positive number")
-        require(self.weight_decay >= 0.0, f"{key}.weight_decay", self.weight_decay, "expected zero or more")
+        check_positive(f"{key}.lr", self.lr)
+        check_not_negative(f"{key}.weight_decay", self.weight_decay)
 
 
 @dataclass
@@ -81,13 +91,100 @@ class AdamWRuleConfig(RuleConfig):
 
     def check(self, key: str) -> None:
         super().check(key)
-        check_betas(f"{key}.betas", self.betas)
-        require(self.eps > 0.0, f"{key}.eps", self.eps, "expected a positive number")
+        check_betas(f"{key}.betas", self.betas, 2)
+        check_positive(f"{key}.eps", self.eps)
 
 
 @dataclass
 class AdamWConfig(AdamWRuleConfig, OptimizerConfig):
     pass
+
+
+@dataclass
+class AdamWSplitConfig(AdamWConfig):
+    """delayed_moment: the one that sees the delayed gradient; the other sees the fresh one."""
+
+    rule = "asyncpp.optim.adamw_split.AdamWSplit"
+
+    delayed_moment: str = MISSING
+
+    def check(self, key: str) -> None:
+        super().check(key)
+        check_option(f"{key}.delayed_moment", self.delayed_moment, ("first", "second"))
+
+
+@dataclass
+class NAdamConfig(AdamWConfig):
+    """momentum_decay: ψ, by which the first beta warms up."""
+
+    rule = "asyncpp.optim.nadam.NAdam"
+
+    momentum_decay: float = MISSING
+
+    def check(self, key: str) -> None:
+        super().check(key)
+        check_not_negative(f"{key}.momentum_decay", self.momentum_decay)
+
+
+@dataclass
+class SGDConfig(OptimizerConfig):
+    """momentum: decay rate of the gradients' sum. weight_decay is coupled: times x it is added to the gradient."""
+
+    rule = "asyncpp.optim.sgd.SGD"
+
+    momentum: float = MISSING
+    nesterov: bool = MISSING
+
+    def check(self, key: str) -> None:
+        super().check(key)
+        check_beta(f"{key}.momentum", self.momentum)
+        possible = self.momentum > 0.0 or not self.nesterov
+        require(possible, f"{key}.nesterov", self.nesterov, "expected false without momentum")
+
+
+@dataclass
+class LionConfig(OptimizerConfig):
+    """betas: weight of the momentum in the step's direction, and the momentum's own decay rate."""
+
+    rule = "asyncpp.optim.lion.Lion"
+
+    betas: tuple[float, float] = MISSING
+
+    def check(self, key: str) -> None:
+        super().check(key)
+        check_betas(f"{key}.betas", self.betas, 2)
+
+
+@dataclass
+class AdanConfig(OptimizerConfig):
+    """betas: decay rates of the averages of gradients, of their differences, and of the squared look-ahead.
+
+    proximal_decay: x <- (x - u) / (1 + lr * weight_decay); else decoupled as everywhere.
+    """
+
+    rule = "asyncpp.optim.adan.Adan"
+
+    betas: tuple[float, float, float] = MISSING
+    eps: float = MISSING
+    proximal_decay: bool = MISSING
+
+    def check(self, key: str) -> None:
+        super().check(key)
+        check_betas(f"{key}.betas", self.betas, 3)
+        check_positive(f"{key}.eps", self.eps)
+
+
+@dataclass
+class MARSConfig(AdamWRuleConfig, MatrixOptimizerConfig):
+    """gamma: strength of the variance reduction, whose gradient AdamW takes."""
+
+    rule = "asyncpp.optim.mars.MARS"
+
+    gamma: float = MISSING
+
+    def check(self, key: str) -> None:
+        super().check(key)
+        check_not_negative(f"{key}.gamma", self.gamma)
 
 
 @dataclass
@@ -111,3 +208,41 @@ class MuonConfig(MatrixOptimizerConfig):
         check_option(f"{key}.scale", self.scale, ("match_rms", "original"))
         check_option(f"{key}.newton_schulz", self.newton_schulz, ("quintic", "polar_express"))
         check_option(f"{key}.newton_schulz_dtype", self.newton_schulz_dtype, ("float64", "float32", "bfloat16"))
+
+
+@dataclass
+class NorMuonConfig(MuonConfig):
+    """beta2: decay rate of the rows' second moment."""
+
+    rule = "asyncpp.optim.normuon.NorMuon"
+
+    beta2: float = MISSING
+
+    def check(self, key: str) -> None:
+        super().check(key)
+        check_beta(f"{key}.beta2", self.beta2)
+
+
+@dataclass
+class SOAPConfig(MatrixOptimizerConfig):
+    """betas, eps: of Adam in the eigenbasis; shampoo_beta: decay rate of the Gram matrices that it comes from.
+
+    precondition_frequency: updates from one new eigenbasis to the next.
+    max_precondition_dim: a longer side of a matrix keeps the identity for a basis.
+    """
+
+    rule = "asyncpp.optim.soap.SOAP"
+
+    betas: tuple[float, float] = MISSING
+    eps: float = MISSING
+    shampoo_beta: float = MISSING
+    precondition_frequency: int = MISSING
+    max_precondition_dim: int = MISSING
+
+    def check(self, key: str) -> None:
+        super().check(key)
+        check_betas(f"{key}.betas", self.betas, 2)
+        check_positive(f"{key}.eps", self.eps)
+        check_beta(f"{key}.shampoo_beta", self.shampoo_beta)
+        check_positive(f"{key}.precondition_frequency", self.precondition_frequency)
+        check_not_negative(f"{key}.max_precondition_dim", self.max_precondition_dim)

@@ -15,7 +15,7 @@ from asyncpp.optim.config import OptimizerConfig, RuleConfig
 from asyncpp.parameters import ParameterInfo, Role
 
 # A group's u, momentum and weights should meet in the cache (CPU), or fill the device with few launches (others).
-MAX_GROUP_ELEMENTS = {"cpu": 2**19}
+MAX_GROUP_ELEMENTS = {"cpu": 2**20}
 MAX_GROUP_ELEMENTS_ELSEWHERE = 2**25
 
 

@@ -49,15 +49,15 @@ class Muon(UpdateRule):
 
     def update(self, gradients: Sequence[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
         self.num_updates += 1
-        updates = self.orthogonal_momentum(gradients).to(self.momentum.dtype).mul_(lr * self.scale)
-        return list(updates.view_as(self.momentum).unbind())
+        return list(self.direction(gradients).mul_(lr * self.scale).unbind())
 
-    def orthogonal_momentum(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Advance the momentum and return it orthogonalised: new, (weights * ...) x m x n, in the products' dtype."""
+    def direction(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Advance the momentum and return it orthogonalised: new, shaped like the stacked weights."""
         stacked = torch.stack(list(gradients))  # a copy: the gradients stay as they are
         self.momentum.lerp_(stacked, 1.0 - self.momentum_decay)
-        direction = stacked.lerp_(self.momentum, self.momentum_decay) if self.nesterov else self.momentum
-        return orthogonalize(direction.flatten(0, -3), self.iteration, self.dtype)
+        momentum = stacked.lerp_(self.momentum, self.momentum_decay) if self.nesterov else self.momentum
+        orthogonal = orthogonalize(momentum.flatten(0, -3), self.iteration, self.dtype)
+        return orthogonal.to(self.momentum.dtype).view_as(self.momentum)
 
     def state_copies(self, shape: Sequence[int]) -> float:
         return 1.0

@@ -49,10 +49,9 @@ def orthogonalize(matrices: Tensor, iteration: Iteration, dtype: torch.dtype) ->
     scale = (1.0 / (iteration.margin * norm + iteration.eps)).to(torch.promote_types(matrices.dtype, torch.float32))
     x = (matrices * scale).to(dtype)
     tall = x.size(-2) > x.size(-1)
-    if tall:
-        x = x.mT  # A is the smaller of the two Gram matrices
     for a, b, c in iteration.coefficients:
-        gram = torch.bmm(x, x.mT)
+        gram = torch.bmm(x.mT, x) if tall else torch.bmm(x, x.mT)  # the smaller of the two
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        x = torch.baddbmm(x, polynomial, x, beta=a)
-    return x.mT if tall else x
+        factors = (x, polynomial) if tall else (polynomial, x)
+        x = torch.baddbmm(x, *factors, beta=a)
+    return x

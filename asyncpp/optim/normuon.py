@@ -1,0 +1,43 @@
+"""NorMuon (Li et al., arXiv 2510.05491): Muon whose rows are brought to one size by their own second moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from asyncpp.optim.muon import Muon
+
+if TYPE_CHECKING:
+    from asyncpp.optim.config import NorMuonConfig
+
+EPS = 1e-10  # of the authors' code
+
+
+class NorMuon(Muon):
+    """O = Muon's orthogonal momentum;  v <- EMA(row mean of O²; β2), from zero, its bias left as it is
+
+    O' = O / (√v + eps), brought back to the norm of O;  u = lr * scale * O'. State: 1 + 1/n copies.
+    """
+
+    def __init__(self, config: NorMuonConfig, weights: Sequence[Tensor]) -> None:
+        super().__init__(config, weights)
+        self.beta2 = config.beta2
+        self.second_moment = self.momentum.new_zeros((*self.momentum.shape[:-1], 1))
+        self.state["second_moment"] = list(self.second_moment.unbind())
+
+    def direction(self, gradients: Sequence[Tensor]) -> Tensor:
+        orthogonal = super().direction(gradients)
+        self.second_moment.lerp_(orthogonal.square().mean(dim=-1, keepdim=True), 1.0 - self.beta2)
+        norm = _frobenius_norm(orthogonal)
+        normalized = orthogonal.div_(self.second_moment.sqrt().add_(EPS))
+        return normalized.mul_(norm / (_frobenius_norm(normalized) + EPS))
+
+    def state_copies(self, shape: Sequence[int]) -> float:
+        return 1.0 + 1.0 / shape[-1]
+
+
+def _frobenius_norm(matrices: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(matrices, dim=(-2, -1), keepdim=True)
