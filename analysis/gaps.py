@@ -1,0 +1,114 @@
+"""What a delay costs and what a correction wins back, from validation losses paired by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import OmegaConf
+
+from labels import CONDITIONS
+
+PAPER_FILE = Path(__file__).with_name("paper.yaml")
+
+# A gap up to this, in nats per token, is noise whatever its spread: printed losses carry three decimals, so that a
+# difference of two of them is off by up to 0.001.
+PRINTED_GAP = 0.002
+# The same for one seed alone, which tells nothing of its own noise: a little below what seeds do to a tiny model.
+SINGLE_SEED_GAP = 0.01
+
+NO_GAP = "no gap"
+IN_NOISE = "in noise"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds; ``spread`` is the sample standard deviation over them, None for one seed."""
+
+    mean: float
+    spread: float | None
+    num_seeds: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One optimizer's losses by condition (nats per token), what the delay costs and the share that EF wins back.
+
+    gap: async - sync, over the seeds that both have. None where a side is missing, as everywhere here.
+    recovered: (async - async_ef) / (async - sync) of the means over the seeds that all three have; its spread is
+    that of the seeds' own shares, None where one of them is undefined.
+    undefined: NO_GAP or IN_NOISE, where the gap of those seeds is too small for a share to mean anything.
+    """
+
+    losses: Mapping[str, Estimate | None]
+    gap: Estimate | None
+    recovered: Estimate | None
+    undefined: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain containers, ready for JSON."""
+        return asdict(self)
+
+
+def compare(losses: pd.DataFrame, single_seed_gap: float = SINGLE_SEED_GAP) -> Comparison:
+    """Compare the conditions of one optimizer.
+
+    losses: a row a seed, a column a condition (``sync``, ``async``, ``async_ef``), NaN where a run is missing.
+    single_seed_gap: a gap of one seed alone counts from here on.
+    """
+    losses = losses.reindex(columns=list(CONDITIONS))
+    recovered, undefined = _recovered(losses.dropna(), single_seed_gap)
+    gap = _estimate(losses["async"] - losses["sync"])
+    return Comparison({name: _estimate(losses[name]) for name in CONDITIONS}, gap, recovered, undefined)
+
+
+def compare_optimizers(frame: pd.DataFrame) -> dict[str, Comparison]:
+    """The comparison of every optimizer in a frame of runs.load_runs."""
+    compared = frame[frame["condition"].isin(list(CONDITIONS))]
+    return {
+        str(optimizer): compare(runs.pivot(index="seed", columns="condition", values="val_loss"))
+        for optimizer, runs in compared.groupby("optimizer")
+    }
+
+
+@cache
+def paper() -> dict[str, Any]:
+    """The paper's numbers: paper.yaml as plain containers."""
+    numbers = OmegaConf.to_container(OmegaConf.load(PAPER_FILE))
+    return {str(key): value for key, value in dict(numbers).items()}  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def paper_comparison(optimizer: str) -> tuple[Comparison, str] | None:
+    """The paper's losses for ``optimizer``, compared as ours are, and their mark; None where it gives no loss."""
+    entry = paper()["small_model"]["losses"].get(optimizer, {})
+    losses = {name: entry.get(name) for name in CONDITIONS}
+    if all(loss is None for loss in losses.values()):
+        return None
+    return compare(pd.DataFrame([losses], dtype=float), single_seed_gap=PRINTED_GAP), entry["mark"]
+
+
+def _estimate(values: pd.Series) -> Estimate | None:
+    values = values.dropna()
+    if values.empty:
+        return None
+    return Estimate(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None, len(values))
+
+
+def _recovered(losses: pd.DataFrame, single_seed_gap: float) -> tuple[Estimate | None, str | None]:
+    """The recovered share of the seeds that have all three conditions, or why it is undefined."""
+    gaps = losses["async"] - losses["sync"]
+    gains = losses["async"] - losses["async_ef"]
+    gap = _estimate(gaps)
+    if gap is None:
+        return None, None
+    if gap.mean <= 0.0:
+        return None, NO_GAP
+    if gap.mean <= (single_seed_gap if gap.spread is None else max(PRINTED_GAP, gap.spread)):
+        return None, IN_NOISE
+    shares = _estimate(gains / gaps)
+    spread = shares.spread if shares and (gaps > PRINTED_GAP).all() else None
+    return Estimate(float(gains.mean()) / gap.mean, spread, gap.num_seeds), None

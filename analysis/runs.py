@@ -1,0 +1,202 @@
+"""Run folders as one pandas frame, a row a run. What cannot be trusted is listed with its reason, never averaged.
+
+usable      finished, with a finite validation loss, the first of its kind
+passed over half-written, foreign, failed, not finite, or a second run of the same experiment
+refused     a folder whose usable runs differ in more than the axes that a table compares
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from asyncpp.errors import ConfigError, require
+from asyncpp.records import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, Run, Status, find_runs
+
+# What the runs of one table may differ in. Delays are compared by the staleness that was measured.
+AXES = ("optimizer", "delay", "correction", "seed")
+# An optimizer's or a correction's own values may differ from another's, but not between its own runs.
+SECTIONS = ("optimizer", "correction")
+# Where records go and how they are watched: the keys that asyncpp.config leaves out of a run's hash.
+BOOKKEEPING_KEYS = ("runs_dir", "sweep_name", "logger", "data.root")
+
+TEXTS = ("model", "optimizer", "delay", "correction", "pipeline", "config_hash")
+NUMBERS = ("seed", "num_steps", "tokens_seen", "val_loss", "staleness_updates")
+OPTIONAL = ("val_loss_z", "duration_s", "commit", "sweep_name")
+STALENESS_OF_DELAY = {"sync": 0, "one_step": 1}
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it is there: 1,000 configs in a second
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """A folder that no table counts, and why."""
+
+    folder: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class LoadedRuns:
+    """``frame``: a row a usable run, with the summary's fields, ``condition`` and ``folder`` (a path)."""
+
+    frame: pd.DataFrame
+    passed_over: list[PassedOver]
+
+
+class UnusableRun(Exception):
+    """Why one run cannot be counted."""
+
+
+def load_runs(runs_dir: Path) -> LoadedRuns:
+    """The usable runs anywhere below ``runs_dir``, in order of their paths.
+
+    Raises ConfigError where there is no usable run, and where the usable ones differ in more than AXES.
+    """
+    require(runs_dir.is_dir(), "runs", runs_dir, "expected a folder that holds run folders")
+    passed_over = [PassedOver(folder, f"no {CONFIG_FILE}") for folder in _folders_without_config(runs_dir)]
+    rows: dict[Hashable, dict[str, Any]] = {}
+    for run in find_runs(runs_dir):
+        try:
+            row = _read(run)
+            first = rows.setdefault((row["config_hash"], row["seed"]), row)
+            if first is not row:
+                raise UnusableRun(f"duplicate of {first['folder'].relative_to(runs_dir)}{_other_loss(row, first)}")
+        except UnusableRun as reason:
+            passed_over.append(PassedOver(run.folder, str(reason)))
+    require(bool(rows), "runs", runs_dir, f"expected at least one finished run{_examples(passed_over, runs_dir)}")
+    differences = list(_differences(list(rows.values())))
+    if differences:
+        raise ConfigError(
+            "runs",
+            runs_dir,
+            f"its runs differ in {'; '.join(differences)}; "
+            f"one table compares {', '.join(AXES)} only: keep such runs in separate folders",
+        )
+    kept, repeated = _one_run_a_cell(list(rows.values()))
+    frame = pd.DataFrame(kept).drop(columns="config")
+    return LoadedRuns(frame, sorted(passed_over + repeated, key=lambda entry: entry.folder))
+
+
+def condition(staleness_updates: float, correction: str) -> str:
+    """What was done with the delay: ``sync``, ``async``, ``async_ef``, ``async_<correction>``, ``staleness_2``, ...
+
+    Error feedback changes nothing where nothing is late, so that sync with it is ``sync``.
+    """
+    name = {0: "sync", 1: "async"}.get(int(staleness_updates), "")
+    if not name or staleness_updates != int(staleness_updates):
+        name = f"staleness_{staleness_updates:g}"
+    if correction == "none" or (name == "sync" and correction == "ef"):
+        return name
+    return f"{name}_{correction}"
+
+
+def _read(run: Run) -> dict[str, Any]:
+    """The row of one run. Raises UnusableRun."""
+    summary = run.summary
+    if summary is None:
+        there = (run.folder / SUMMARY_FILE).exists()
+        raise UnusableRun(f"{SUMMARY_FILE} cannot be read" if there else f"not finished: no {SUMMARY_FILE}")
+    if "status" not in summary:
+        raise UnusableRun(f"foreign: {SUMMARY_FILE} has no status")
+    if summary["status"] != Status.FINISHED:
+        raise UnusableRun(": ".join(str(summary[key]) for key in ("status", "error") if summary.get(key)))
+    missing = [key for key in (*TEXTS, *NUMBERS) if key not in summary]
+    if missing:
+        raise UnusableRun(f"foreign: {SUMMARY_FILE} has no {', '.join(missing)}")
+    for key in TEXTS:
+        if not isinstance(summary[key], str):
+            raise UnusableRun(f"foreign: {key} is {summary[key]!r}, not a text")
+    for key in NUMBERS:
+        value = summary[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise UnusableRun(f"{key} is {value}, not a finite number")
+    staleness = summary["staleness_updates"]
+    if STALENESS_OF_DELAY.get(summary["delay"], staleness) != staleness:
+        raise UnusableRun(f"contradiction: delay is {summary['delay']}, but the measured staleness {staleness:g}")
+    row = {key: summary[key] for key in (*TEXTS, *NUMBERS)} | {key: summary.get(key) for key in OPTIONAL}
+    row["condition"] = condition(staleness, summary["correction"])
+    row["folder"] = run.folder
+    row["config"] = _read_config(run.folder / CONFIG_FILE)
+    return row
+
+
+def _read_config(path: Path) -> dict[str, str]:
+    """The resolved configuration as dotted keys and JSON texts, without bookkeeping."""
+    try:
+        config = yaml.load(path.read_bytes(), Loader=_Loader)  # _Loader is a safe one
+    except (OSError, ValueError, yaml.YAMLError):
+        raise UnusableRun(f"{CONFIG_FILE} cannot be read") from None
+    if not isinstance(config, dict):
+        raise UnusableRun(f"foreign: {CONFIG_FILE} holds no configuration")
+    return {
+        key: json.dumps(value, default=str)
+        for key, value in _flat(config)
+        if not any(key == name or key.startswith(f"{name}.") for name in BOOKKEEPING_KEYS)
+    }
+
+
+def _flat(config: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _differences(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """The keys, with values and numbers of runs, in which runs differ that must not."""
+    common = [{key: value for key, value in row["config"].items() if key.partition(".")[0] not in AXES} for row in rows]
+    yield from _differing_keys(common)
+    for section in SECTIONS:
+        groups: dict[str, list[dict[str, str]]] = defaultdict(list)
+        for row in rows:
+            own = {key: value for key, value in row["config"].items() if key.partition(".")[0] == section}
+            groups[row[section]].append(own)
+        for name, configs in groups.items():
+            for difference in _differing_keys(configs):
+                yield f"{difference} of {section}={name}"
+
+
+def _differing_keys(configs: list[dict[str, str]]) -> Iterator[str]:
+    for key in dict.fromkeys(key for config in configs for key in config):
+        counts = Counter(config.get(key, "absent") for config in configs)
+        if len(counts) > 1:
+            values = ", ".join(f"{value} in {n} run{'s' if n > 1 else ''}" for value, n in counts.items())
+            yield f"{key} ({values})"
+
+
+def _one_run_a_cell(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[PassedOver]]:
+    """One run for each optimizer, condition and seed: of several, one without a correction before the first one."""
+    kept: dict[Hashable, dict[str, Any]] = {}
+    repeated = []
+    for row in sorted(rows, key=lambda row: row["correction"] != "none"):
+        first = kept.setdefault((row["optimizer"], row["condition"], row["seed"]), row)
+        if first is not row:
+            what = f"{row['condition']} of {row['optimizer']}, seed {row['seed']}"
+            repeated.append(PassedOver(row["folder"], f"{what} is counted once, from {first['folder'].name}"))
+    return sorted(kept.values(), key=lambda row: row["folder"]), repeated
+
+
+def _folders_without_config(runs_dir: Path) -> list[Path]:
+    files = [*runs_dir.rglob(SUMMARY_FILE), *runs_dir.rglob(METRICS_FILE)]
+    return sorted({file.parent for file in files if not (file.parent / CONFIG_FILE).is_file()})
+
+
+def _other_loss(row: Mapping[str, Any], first: Mapping[str, Any]) -> str:
+    if row["val_loss"] == first["val_loss"]:
+        return ""
+    return f", though with another val_loss: {row['val_loss']:g} instead of {first['val_loss']:g}"
+
+
+def _examples(passed_over: list[PassedOver], runs_dir: Path) -> str:
+    shown = [f"{entry.folder.relative_to(runs_dir)}: {entry.reason}" for entry in passed_over[:3]]
+    return f"; passed over {len(passed_over)} ({'; '.join(shown)})" if shown else ""

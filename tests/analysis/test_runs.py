@@ -1,0 +1,205 @@
+"""Loading run folders: what counts, what is passed over with its reason, what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from planted import PlantRun, plant_run
+
+from asyncpp.config import UNSCIENTIFIC_KEYS
+from asyncpp.errors import ConfigError
+from runs import BOOKKEEPING_KEYS, condition, load_runs
+
+
+def reasons(runs_dir: Path) -> dict[str, str]:
+    return {entry.folder.name: entry.reason for entry in load_runs(runs_dir).passed_over}
+
+
+def test_planted_runs_become_one_row_each(planted_demo: Path) -> None:
+    loaded = load_runs(planted_demo)
+    assert loaded.passed_over == []
+    assert len(loaded.frame) == 18
+    counts = loaded.frame.groupby(["optimizer", "condition"]).size()
+    assert set(counts) == {3}
+    assert set(loaded.frame["condition"]) == {"sync", "async", "async_ef"}
+    assert all((folder / "summary.json").is_file() for folder in loaded.frame["folder"])
+
+
+@pytest.mark.parametrize(
+    ("staleness_updates", "correction", "expected"),
+    [
+        (0, "none", "sync"),
+        (0, "ef", "sync"),
+        (0, "nesterov", "sync_nesterov"),
+        (1, "none", "async"),
+        (1.0, "ef", "async_ef"),
+        (1, "weight_prediction", "async_weight_prediction"),
+        (2, "none", "staleness_2"),
+        (1.5, "ef", "staleness_1.5_ef"),
+    ],
+)
+def test_condition(staleness_updates: float, correction: str, expected: str) -> None:
+    assert condition(staleness_updates, correction) == expected
+
+
+@pytest.mark.parametrize(
+    ("summary", "reason"),
+    [
+        ({"status": "failed", "error": "ValueError: too hot"}, "failed: ValueError: too hot"),
+        ({"status": "interrupted"}, "interrupted"),
+        ({"val_loss": None}, "val_loss is None, not a finite number"),
+        ({"val_loss": float("nan")}, "val_loss is nan, not a finite number"),
+        ({"val_loss": float("inf")}, "val_loss is inf, not a finite number"),
+        ({"val_loss": "4.4"}, "val_loss is 4.4, not a finite number"),
+        ({"val_loss": True}, "val_loss is True, not a finite number"),
+        ({"model": 3}, "foreign: model is 3, not a text"),
+        ({"staleness_updates": 1}, "contradiction: delay is sync, but the measured staleness 1"),
+    ],
+)
+def test_unusable_summaries_are_passed_over(plant: PlantRun, summary: dict, reason: str) -> None:
+    kept = plant(optimizer="muon")
+    bad = plant(summary=summary, folder="bad")
+    assert reasons(bad.parent) == {"bad": reason}
+    assert list(load_runs(bad.parent).frame["folder"]) == [kept]
+
+
+def test_half_written_and_foreign_folders_are_passed_over(plant: PlantRun) -> None:
+    runs_dir = plant(optimizer="muon").parent
+    (plant(folder="running") / "summary.json").unlink()
+    (plant(folder="cut") / "summary.json").write_text('{"status": "finis')
+    (plant(folder="bare") / "config.yaml").unlink()
+    (plant(folder="torn") / "config.yaml").write_text("model: {name: tiny")
+    (plant(folder="list") / "config.yaml").write_text("- 1\n")
+    (plant(folder="other") / "summary.json").write_text('{"accuracy": 1.0}')
+    (plant(folder="older") / "summary.json").write_text('{"status": "finished", "val_loss": 4.0}')
+    found = reasons(runs_dir)
+    older = found.pop("older")
+    assert found == {
+        "running": "not finished: no summary.json",
+        "cut": "summary.json cannot be read",
+        "bare": "no config.yaml",
+        "torn": "config.yaml cannot be read",
+        "list": "foreign: config.yaml holds no configuration",
+        "other": "foreign: summary.json has no status",
+    }
+    assert older.startswith("foreign: summary.json has no model, optimizer, ")
+    assert len(load_runs(runs_dir).frame) == 1
+
+
+def test_a_copied_run_counts_once(plant: PlantRun) -> None:
+    first = plant(folder="a", val_loss=4.0)
+    shutil.copytree(first, first.with_name("b"))
+    changed = shutil.copytree(first, first.with_name("c"))
+    summary = json.loads((changed / "summary.json").read_text())
+    (changed / "summary.json").write_text(json.dumps(summary | {"val_loss": 5.0}))
+    loaded = load_runs(first.parent)
+    assert list(loaded.frame["folder"]) == [first]
+    assert reasons(first.parent) == {
+        "b": "duplicate of a",
+        "c": "duplicate of a, though with another val_loss: 5 instead of 4",
+    }
+
+
+def test_error_feedback_without_a_delay_is_sync_and_counts_once(plant: PlantRun) -> None:
+    plant(folder="a", correction="ef", val_loss=4.1)
+    plain = plant(folder="b", correction="none", val_loss=4.1)
+    loaded = load_runs(plain.parent)
+    assert list(loaded.frame["folder"]) == [plain]
+    assert reasons(plain.parent) == {"a": "sync of adamw, seed 0 is counted once, from b"}
+
+
+def test_error_feedback_without_a_delay_stands_for_sync(plant: PlantRun) -> None:
+    runs_dir = plant(correction="ef").parent
+    assert list(load_runs(runs_dir).frame["condition"]) == ["sync"]
+
+
+def test_one_delay_by_two_names_counts_once(plant: PlantRun) -> None:
+    one_step = plant(folder="a", delay="one_step")
+    plant(folder="b", delay="constant", config={"delay.updates": 1}, summary={"staleness_updates": 1})
+    assert list(load_runs(one_step.parent).frame["folder"]) == [one_step]
+
+
+def test_other_settings_of_the_run_are_refused_by_name(plant: PlantRun) -> None:
+    plant(seed=0)
+    plant(seed=1)
+    runs_dir = plant(optimizer="muon", config={"trainer.num_steps": 800, "data.sequence_length": 128}).parent
+    with pytest.raises(ConfigError) as refused:
+        load_runs(runs_dir)
+    message = str(refused.value)
+    assert "\n" not in message
+    assert "trainer.num_steps (400 in 2 runs, 800 in 1 run)" in message
+    assert "data.sequence_length (64 in 2 runs, 128 in 1 run)" in message
+
+
+def test_a_key_that_some_runs_lack_is_refused(plant: PlantRun) -> None:
+    plant()
+    runs_dir = plant(seed=1, config={"trainer.label_smoothing": 0.1}).parent
+    with pytest.raises(ConfigError, match=r"trainer.label_smoothing \(absent in 1 run, 0.1 in 1 run\)"):
+        load_runs(runs_dir)
+
+
+@pytest.mark.parametrize(
+    ("correction", "config", "message"),
+    [
+        ("none", {"optimizer.lr": 1e-3}, r"optimizer\.lr \(0\.003 in 1 run, 0\.001 in 1 run\) of optimizer=adamw"),
+        ("ef", {"correction.strength": 0.5}, r"correction\.strength \(1\.0 in 1 run, 0\.5 in 1 run\) of correction=ef"),
+    ],
+)
+def test_an_optimizer_and_a_correction_keep_their_settings(
+    plant: PlantRun, correction: str, config: dict, message: str
+) -> None:
+    plant(folder="a", delay="one_step", correction=correction)
+    runs_dir = plant(folder="b", delay="one_step", correction=correction, seed=1, config=config).parent
+    with pytest.raises(ConfigError, match=message):
+        load_runs(runs_dir)
+
+
+def test_optimizers_may_differ_from_each_other(plant: PlantRun) -> None:
+    plant(optimizer="adamw", config={"optimizer.lr": 3e-3})
+    runs_dir = plant(optimizer="muon", config={"optimizer.lr": 1e-2, "optimizer.momentum": 0.95}).parent
+    assert len(load_runs(runs_dir).frame) == 2
+
+
+def test_bookkeeping_may_differ(plant: PlantRun) -> None:
+    plant()
+    bookkeeping = {"runs_dir": "elsewhere", "sweep_name": "s", "logger.name": "wandb", "data.root": "/tmp"}
+    runs_dir = plant(seed=1, config=bookkeeping).parent
+    assert len(load_runs(runs_dir).frame) == 2
+
+
+def test_bookkeeping_is_what_the_hash_leaves_out() -> None:
+    assert set(BOOKKEEPING_KEYS) == set(UNSCIENTIFIC_KEYS)
+
+
+def test_a_run_that_is_passed_over_may_have_any_settings(plant: PlantRun) -> None:
+    plant()
+    runs_dir = plant(seed=1, summary={"status": "failed"}, config={"trainer.num_steps": 800}).parent
+    assert len(load_runs(runs_dir).frame) == 1
+
+
+@pytest.mark.parametrize("name", ["missing", "a_file", "empty"])
+def test_a_folder_without_runs_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a_file").write_text("")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=rf"^runs=.*{name}: expected"):
+        load_runs(tmp_path / name)
+
+
+def test_the_refusal_says_why_no_run_counts(plant: PlantRun) -> None:
+    runs_dir = plant(folder="bad", val_loss=None).parent
+    with pytest.raises(ConfigError, match=r"passed over 1 \(bad: val_loss is None, not a finite number\)"):
+        load_runs(runs_dir)
+
+
+def test_a_thousand_runs_load_in_ten_seconds(tmp_path: Path) -> None:
+    for seed in range(500):
+        plant_run(tmp_path, seed=seed, folder=f"sync-{seed}")
+    for seed in range(500):
+        plant_run(tmp_path, seed=seed, delay="one_step", folder=f"async-{seed}")
+    start = time.perf_counter()
+    assert len(load_runs(tmp_path).frame) == 1000
+    assert time.perf_counter() - start <= 10.0

@@ -1,0 +1,195 @@
+"""Tables 1 and 2 as text, and the command that writes them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from planted import DELAY_AND_CORRECTION, PlantRun
+
+import make_tables as command
+from command_line import run_command
+from labels import OPTIMIZERS
+from runs import load_runs
+from table_formats import MISSING, to_csv, to_latex, to_markdown
+from tables import make_tables
+
+
+def run(*arguments: str) -> int:
+    return run_command(command.main, command.TablesOptions, arguments, command.__doc__)
+
+
+def cells(markdown: str) -> list[list[str]]:
+    """The lines of the one table in ``markdown``, a list of cells each, without the line of dashes."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [table[0], *table[2:]]
+
+
+def test_markdown_of_planted_gaps(planted_demo: Path) -> None:
+    table1, table2 = make_tables(load_runs(planted_demo).frame)
+    assert cells(to_markdown(table1)) == [
+        ["optimizer", "source", "sync", "async", "gap"],
+        ["AdamW", "ours n=3", "4.400 ±0.020", "5.200 ±0.020", "0.800 ±0.000"],
+        ["", "paper [S]", "2.612", "2.890", "0.278"],
+        ["Muon", "ours n=3", "4.400 ±0.020", "4.500 ±0.020", "0.100 ±0.000"],
+        ["", "paper [P]", "2.578", "2.590", "0.012"],
+    ]
+    assert cells(to_markdown(table2)) == [
+        ["optimizer", "source", "sync", "async", "async + EF", "gap", "recovered"],
+        ["AdamW", "ours n=3", "4.400 ±0.020", "5.200 ±0.020", "4.800 ±0.020", "0.800 ±0.000", "50 ±0 %"],
+        ["", "paper [S]", "2.612", "2.890", "2.640", "0.278", "90 %"],
+        ["Muon", "ours n=3", "4.400 ±0.020", "4.500 ±0.020", "4.425 ±0.020", "0.100 ±0.000", "75 ±0 %"],
+        ["", "paper [P]", "2.578", "2.590", "2.583", "0.012", "58 %"],
+    ]
+
+
+def test_missing_cells_are_dashes_and_unequal_seeds_are_shown(plant: PlantRun) -> None:
+    for seed in range(2):
+        plant(optimizer="lion", seed=seed, val_loss=4.0 + seed)
+    plant(optimizer="lion", delay="one_step", seed=1, val_loss=5.5)
+    runs_dir = plant(optimizer="soap", delay="one_step", correction="ef").parent
+    _, table2 = make_tables(load_runs(runs_dir).frame)
+    assert cells(to_markdown(table2))[1:] == [
+        ["SOAP", "ours n=0/0/1", MISSING, MISSING, "4.000", MISSING, MISSING],
+        ["", "paper [S]", "2.581", "2.608", "2.590", "0.027", "67 %"],
+        ["Lion", "ours n=2/1/0", "4.500 ±0.707", "5.500", MISSING, "0.500", MISSING],
+    ]
+
+
+def test_an_undefined_share_is_said_and_explained(plant: PlantRun) -> None:
+    for optimizer, delayed in (("adamw", 3.9), ("muon", 4.005)):
+        for condition, loss in (("sync", 4.0), ("async", delayed), ("async_ef", 8.0)):
+            delay, correction = DELAY_AND_CORRECTION[condition]
+            path = plant(optimizer=optimizer, delay=delay, correction=correction, val_loss=loss)
+    tables = make_tables(load_runs(path.parent).frame)
+    markdown = to_markdown(tables[1])
+    assert [line[-1] for line in cells(markdown)[1::2]] == ["no gap", "in noise"]
+    assert "- no gap: " in markdown
+    assert "- in noise: " in markdown
+    assert "no gap" not in to_markdown(tables[0])
+    assert list(pd.DataFrame(tables[1].records())["recovered_undefined"]) == ["no gap", "in noise"]
+    assert "%" not in "".join(line[-1] for line in cells(markdown)[1::2])
+
+
+def test_nine_optimizers_fit_a_terminal_in_the_papers_order(plant: PlantRun) -> None:
+    for optimizer in sorted(OPTIMIZERS):
+        for delay, correction in DELAY_AND_CORRECTION.values():
+            for seed in range(3):
+                loss = 10.0 + seed if delay == "sync" else 12.0
+                path = plant(optimizer=optimizer, delay=delay, correction=correction, seed=seed, val_loss=loss)
+    for table in make_tables(load_runs(path.parent).frame):
+        markdown = to_markdown(table)
+        assert max(len(line) for line in markdown.splitlines()) <= 100
+        assert [line[0] for line in cells(markdown)[1:] if line[0]] == list(OPTIMIZERS.values())
+
+
+def test_csv_keeps_ours_and_the_papers_in_separate_columns(planted_demo: Path, tmp_path: Path) -> None:
+    _, table2 = make_tables(load_runs(planted_demo).frame)
+    (tmp_path / "table.csv").write_text(to_csv(table2))
+    frame = pd.read_csv(tmp_path / "table.csv", index_col="optimizer")
+    assert frame.loc["muon", "gap"] == pytest.approx(0.1)
+    assert frame.loc["muon", "recovered_fraction"] == pytest.approx(0.75)
+    assert frame.loc["muon", "sync_num_seeds"] == 3
+    assert frame.loc["muon", "sync_spread"] == pytest.approx(0.02)
+    assert frame.loc["muon", "paper_sync"] == 2.578
+    assert frame.loc["muon", "paper_recovered_fraction"] == pytest.approx(7 / 12, abs=1e-6)
+    assert frame.loc["muon", "paper_mark"] == "P"
+
+
+def test_latex_is_a_booktabs_tabular_of_even_rows(planted_demo: Path) -> None:
+    for table in make_tables(load_runs(planted_demo).frame):
+        lines = [line for line in to_latex(table).splitlines() if not line.startswith("%")]
+        num_columns = len(lines[0].removeprefix(r"\begin{tabular}{").removesuffix("}"))
+        body = lines[lines.index(r"\midrule") - 1 : lines.index(r"\bottomrule")]
+        assert [line.count("&") + 1 for line in body if "&" in line] == [num_columns] * (1 + len(table.rows))
+        assert r"AdamW & 4.400 $\pm$0.020" in "\n".join(body)
+        assert r"\multicolumn" in lines[2]
+        assert lines[-1] == r"\end{tabular}"
+
+
+def test_latex_escapes_names_and_percents(plant: PlantRun) -> None:
+    for delay, correction in DELAY_AND_CORRECTION.values():
+        loss = {"none": 4.0 if delay == "sync" else 5.0, "ef": 4.5}[correction]
+        path = plant(optimizer="my_optimizer", delay=delay, correction=correction, val_loss=loss)
+    latex = to_latex(make_tables(load_runs(path.parent).frame)[1])
+    assert r"my\_optimizer & 4.000 & 5.000 & 4.500 & 1.000 & 50 \% & 1 & -- &" in latex
+
+
+def test_the_command_prints_tables_and_writes_files(
+    planted_demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "deep" / "results"
+    (planted_demo / "half" / "x").mkdir(parents=True)
+    (planted_demo / "half" / "x" / "config.yaml").write_text("seed: 0\n")
+    assert run(f"runs={planted_demo}", f"out={out}") == 0
+    printed = capsys.readouterr()
+    assert sorted(file.name for file in out.iterdir()) == [
+        f"table{number}.{suffix}" for number in (1, 2) for suffix in ("csv", "md", "tex")
+    ]
+    for number in (1, 2):
+        table = (out / f"table{number}.md").read_text().split("\n\n")[1]
+        assert table in printed.out
+    assert f"tables: {out}/table1.{{md,csv,tex}}" in printed.out
+    assert "make_figures.py" in printed.out
+    assert f"{planted_demo}/half/x: not finished: no summary.json" in printed.err
+
+
+def test_json_is_one_document(planted_demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(f"runs={planted_demo}", f"out={tmp_path}", "json=true") == 0
+    document = json.loads(capsys.readouterr().out)
+    rows = {row["optimizer"]: row for row in document["table2"]["rows"]}
+    assert rows["adamw"]["recovered_fraction"] == pytest.approx(0.5)
+    assert rows["adamw"]["paper_async"] == 2.89
+    assert document["passed_over"] == []
+    assert all(Path(file).is_file() for file in document["files"])
+    assert len(document["files"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rnus=x"], "error: rnus=x: no such key; accepted here: runs, out, json"),
+        (["runs.a=x"], "error: runs.a=x: no such key"),
+        (["x"], "error: x=: no such key"),
+        (["runs"], "error: runs=: expected a value after the equals sign"),
+        (["runs="], "error: runs=: expected a value after the equals sign"),
+        (["json=perhaps"], "error: json=perhaps: "),
+        (["out=${nowhere}"], "error: out=${nowhere}: "),
+        (["runs=/nonexistent"], "error: runs=/nonexistent: expected a folder that holds run folders"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(*arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(message)
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_is_a_file_is_refused(planted_demo: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "out").write_text("mine")
+    assert run(f"runs={planted_demo}", f"out={tmp_path / 'out'}") == 2
+    assert "expected a folder that can be written" in capsys.readouterr().err
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_runs_of_other_conditions_make_no_table(plant: PlantRun, tmp_path: Path, capsys) -> None:
+    runs_dir = plant(delay="constant").parent
+    assert run(f"runs={runs_dir}", f"out={tmp_path / 'out'}") == 2
+    assert "a delay of zero or one update" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_script_runs_as_a_newcomer_types_it() -> None:
+    script = Path(command.__file__)
+    finished = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, check=True)
+    assert "python analysis/make_tables.py [runs=" in finished.stdout
