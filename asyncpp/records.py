@@ -31,6 +31,7 @@ CONFIG_FILE = "config.yaml"
 ENVIRONMENT_FILE = "environment.json"
 METRICS_FILE = "metrics.jsonl"
 SUMMARY_FILE = "summary.json"
+OUTPUT_FILE = "output.log"  # what the process printed, where a sweep started it
 LOCK_FILE = ".lock"
 
 # Keys that tell when and how fast, not what: they differ between two runs of the same configuration.
@@ -54,7 +55,7 @@ class Run:
     folder: Path
     summary: dict[str, Any] | None
 
-    def metrics(self) -> Iterator[dict[str, Any]]:
+    def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl in order; empty where there is no file."""
         return read_metrics(self.folder / METRICS_FILE)
 
@@ -88,14 +89,24 @@ def write_metrics_row(file: TextIO, row: Mapping[str, Any]) -> None:
     file.flush()
 
 
-def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole rows of a metrics file. A last line without its newline was cut by a kill and is passed over."""
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The whole rows of a metrics file; none where there is no file."""
+    return read_metrics_from(path, 0)[0]
+
+
+def read_metrics_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """The whole rows from byte ``offset`` on, and the offset to go on from.
+
+    A last line without its newline is still being written, or was cut by a kill, and is passed over.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            text = file.read()
+    except FileNotFoundError:
+        return [], offset
+    whole = text[: text.rfind(b"\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()], offset + len(whole)
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:

@@ -1,0 +1,141 @@
+"""The root configuration: from what Hydra composed to checked dataclasses. No torch here.
+
+Each group's YAML names its dataclass (``_target_``), which types its values and checks them; what concerns more than
+one group is checked in ``Config.check``. Past this module nobody sees a DictConfig.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+
+from asyncpp import records
+from asyncpp.correction.config import CorrectionConfig
+from asyncpp.data.config import DataConfig
+from asyncpp.errors import ConfigError, require
+from asyncpp.model.config import LlamaConfig
+from asyncpp.optim.config import OptimizerConfig
+from asyncpp.optim.lr_schedule import LRScheduleConfig
+from asyncpp.pipeline.config import DelayConfig, PipelineConfig
+from asyncpp.trainer.config import LoggerConfig, TrainerConfig
+
+# What says where a run's records go, how they are watched or where its prepared tokens lie, not what it computes.
+GROUPS = ("model", "data", "optimizer", "lr_schedule", "pipeline", "delay", "correction", "logger")
+SCALARS = {"seed": int, "runs_dir": str, "sweep_name": str}
+UNSCIENTIFIC_KEYS = ("runs_dir", "sweep_name", "logger", "data.root")
+
+
+@dataclass
+class Config:
+    """A run, whole. Fields are the groups and keys of conf/train.yaml."""
+
+    model: LlamaConfig
+    data: DataConfig
+    optimizer: OptimizerConfig
+    lr_schedule: LRScheduleConfig
+    pipeline: PipelineConfig
+    delay: DelayConfig
+    correction: CorrectionConfig
+    logger: LoggerConfig
+    trainer: TrainerConfig
+    seed: int
+    runs_dir: str
+    sweep_name: str
+
+    def check(self) -> None:
+        """Raise ConfigError for a run that cannot be, before anything is built or written."""
+        for key in (*GROUPS, "trainer"):
+            if key != "lr_schedule":
+                getattr(self, key).check(key)
+        self.lr_schedule.check("lr_schedule", self.trainer.num_steps)
+        require(self.seed >= 0, "seed", self.seed, "expected zero or more")
+        require(
+            self.sweep_name not in ("", ".", "..") and "/" not in self.sweep_name,
+            "sweep_name",
+            self.sweep_name,
+            "expected a folder's name, without a slash",
+        )
+        require(
+            self.pipeline.num_stages <= self.model.num_layers,
+            "pipeline.num_stages",
+            self.pipeline.num_stages,
+            f"expected at most model.num_layers={self.model.num_layers}",
+        )
+        require(
+            self.model.vocab_size >= self.data.vocab_size,
+            "model.vocab_size",
+            self.model.vocab_size,
+            f"expected at least data.vocab_size={self.data.vocab_size}",
+        )
+
+    def notes(self) -> list[str]:
+        """What a user may not expect of a run that is allowed all the same."""
+        if max(self.delay.profile(self.pipeline).delays) == 0 and self.correction.name != "none":
+            return [
+                f"correction={self.correction.name} changes nothing with delay={self.delay.name}: no update is late"
+            ]
+        return []
+
+    def scientific(self) -> dict[str, Any]:
+        """What changes the numbers, as plain containers."""
+        values = OmegaConf.create(asdict(self))
+        for key in UNSCIENTIFIC_KEYS:
+            parent, _, leaf = key.rpartition(".")
+            del (OmegaConf.select(values, parent) if parent else values)[leaf]
+        plain = OmegaConf.to_container(values)
+        assert isinstance(plain, dict)
+        return {str(key): value for key, value in plain.items()}
+
+    def hash(self) -> str:
+        return records.config_hash(self.scientific())
+
+    def run_name(self) -> str:
+        """The run folder's name: readable first, then the hash that tells apart what the name does not."""
+        names = (self.model.name, self.optimizer.name, self.delay.effective_name(), self.correction.name)
+        return "-".join((*names, f"seed{self.seed}", self.hash()))
+
+    def to_yaml(self) -> str:
+        return OmegaConf.to_yaml(OmegaConf.create(asdict(self)))
+
+
+def from_hydra(composed: DictConfig) -> Config:
+    """Type and check what Hydra composed. Raises ConfigError."""
+    accepted = (*GROUPS, "trainer", *SCALARS)
+    for key in composed:
+        require(str(key) in accepted, str(key), composed[key], f"no such key; accepted: {', '.join(accepted)}")
+    values: dict[str, Any] = {name: _typed(composed, name) for name in GROUPS}
+    values["trainer"] = _typed(composed, "trainer", TrainerConfig)
+    for name, kind in SCALARS.items():
+        values[name] = composed[name]
+        require(type(values[name]) is kind, name, values[name], f"expected a value of type {kind.__name__}")
+    config = Config(**values)
+    config.check()
+    return config
+
+
+def _typed(composed: DictConfig, key: str, schema: type | None = None) -> Any:
+    """The node at ``key`` as its dataclass: the one that it names, or ``schema``."""
+    node = composed[key]
+    require(isinstance(node, DictConfig), key, node, "expected the name of one of its options, or key=value below it")
+    values = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(values, dict)
+    target = values.pop("_target_", None)
+    schema = schema or get_class(str(target))
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{key}.{error.full_key}", "???", "expected a value") from None
+    except OmegaConfBaseException as error:
+        where = f"{key}.{error.full_key}"
+        raise ConfigError(where, OmegaConf.select(composed, where), _expected(error)) from None
+
+
+def _expected(error: OmegaConfBaseException) -> str:
+    """The first sentence of OmegaConf's message, from which the rest is bookkeeping."""
+    if isinstance(error, ConfigKeyError):
+        return "no such key"
+    return str(error).splitlines()[0].lower()

@@ -1,0 +1,81 @@
+"""Where a correction may act on a delayed gradient's way into the weights.
+
+A correction overrides the moments that it needs; this base class leaves every moment as it is, and so is
+``correction=none``. In the order of a batch:
+
+    delay               how stale the weights are that the batch differentiates
+    lr_factor           how large the step is
+    correct_gradients   what the optimizer sees
+    advance             how the optimizer's update u_t reaches the weights
+    z_weights           a second reading of the same weights, where the correction has one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from asyncpp.correction.config import CorrectionConfig
+
+
+def subtract_update(weights: list[Tensor], updates: list[Tensor], decay_factor: float) -> None:
+    """x_{t+1} = W(x_t) - u_t, in place, with decoupled weight decay W(x) = decay_factor * x."""
+    torch._foreach_mul_(weights, decay_factor)
+    torch._foreach_sub_(weights, updates)
+
+
+class Correction:
+    """The delayed update as it is.
+
+    config: the knobs; weights: a stage's parameters in canonical order, read for shape, dtype and device only.
+    ``state`` holds one list of tensors a kind, aligned with ``weights``; it is allocated here, never lazily.
+    """
+
+    state_copies: ClassVar[float] = 0.0  # documented size of the state, in copies of the parameters
+
+    def __init__(self, config: CorrectionConfig, weights: list[Tensor]) -> None:
+        self.state: dict[str, list[Tensor]] = {}
+
+    def num_state_elements(self) -> int:
+        """Measured size of the state."""
+        return sum(tensor.numel() for tensors in self.state.values() for tensor in tensors)
+
+    def delay(self, step: int, delay: int) -> int:
+        """The delay in updates that holds for batch ``step``, from the configured one."""
+        return delay
+
+    def lr_factor(self, step: int, staleness: int) -> float:
+        """What the learning rate of this step is multiplied by."""
+        return 1.0
+
+    def correct_gradients(self, gradients: list[Tensor], newest: list[Tensor], stale: list[Tensor]) -> list[Tensor]:
+        """The gradients that are clipped and given to the optimizer.
+
+        ``newest`` are the weights that the update will be applied to, ``stale`` those that were differentiated.
+        """
+        return gradients
+
+    def advance(
+        self,
+        indices: Sequence[int],
+        weights: list[Tensor],
+        updates: list[Tensor],
+        decay_factor: float,
+        staleness: int,
+    ) -> None:
+        """Turn x_t into x_{t+1}, in place, for the parameters ``indices`` of the stage.
+
+        ``updates`` is u_t: learning rate included, decoupled weight decay excluded. It is not kept.
+        """
+        subtract_update(weights, updates, decay_factor)
+
+    def z_weights(self, weights: list[Tensor], staleness: int) -> list[Tensor] | None:
+        """The weights read at z, or None for a correction that has no such reading.
+
+        ``weights`` are the newest; ``staleness`` is that of the last update.
+        """
+        return None

@@ -1,0 +1,44 @@
+"""The training state of one stage between two updates: weight versions, optimizer and correction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from asyncpp.correction.base import Correction
+from asyncpp.optim.groups import Optimizer
+from asyncpp.pipeline.delay import version_of
+from asyncpp.pipeline.weights import WeightVersions
+
+
+@dataclass
+class StageState:
+    """indices: positions of the stage's parameters in the canonical list, which all lists here are aligned with.
+
+    delay: configured, in updates.
+    """
+
+    indices: Sequence[int]
+    delay: int
+    versions: WeightVersions
+    optimizer: Optimizer
+    correction: Correction
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(weight.numel() for weight in self.versions.at(self.versions.newest))
+
+    def version_for(self, batch: int) -> int:
+        """The weight version that ``batch`` differentiates on this stage."""
+        return version_of(batch, self.correction.delay(batch, self.delay))
+
+    def weights_for(self, batch: int) -> list[Tensor]:
+        return self.versions.at(self.version_for(batch))
+
+    def z_weights(self) -> list[Tensor] | None:
+        """The newest weights as the correction reads them at z, or None where it has no such reading."""
+        last = self.versions.newest - 1
+        staleness = last - self.version_for(last) if last >= 0 else 0
+        return self.correction.z_weights(self.versions.at(self.versions.newest), staleness)

@@ -1,0 +1,77 @@
+"""How long and how a run trains, and where its records go. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from omegaconf import MISSING
+
+from asyncpp.errors import require
+
+
+@dataclass
+class TrainerConfig:
+    """num_steps: updates. batch_size: sequences of one update, cut into num_micro_batches.
+
+    max_grad_norm: limit of the global gradient norm; null does not clip.
+    eval_every: steps between validations, one more after the last step; null validates there only.
+    eval_batch_size: sequences of one validation forward.
+    max_skipped_steps: so many steps in a row with a gradient that is not finite end the run.
+    num_threads: of torch, which sums in another order on another number.
+    device: cpu, cuda, or cuda:<index>. dtype: of weights, gradients and state.
+    """
+
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+
+    num_steps: int = MISSING
+    batch_size: int = MISSING
+    num_micro_batches: int = MISSING
+    max_grad_norm: float | None = MISSING
+    eval_every: int | None = MISSING
+    eval_batch_size: int = MISSING
+    max_skipped_steps: int = MISSING
+    num_threads: int = MISSING
+    device: str = MISSING
+    dtype: str = MISSING
+
+    def check(self, key: str) -> None:
+        """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
+        for name in ("num_steps", "batch_size", "num_micro_batches", "eval_batch_size", "num_threads"):
+            require(getattr(self, name) >= 1, f"{key}.{name}", getattr(self, name), "expected 1 or more")
+        require(
+            self.batch_size % self.num_micro_batches == 0,
+            f"{key}.batch_size",
+            self.batch_size,
+            f"expected a multiple of {key}.num_micro_batches={self.num_micro_batches}",
+        )
+        norm, every, skipped = self.max_grad_norm, self.eval_every, self.max_skipped_steps
+        require(norm is None or norm > 0.0, f"{key}.max_grad_norm", norm, "expected a positive number, or null")
+        require(every is None or every >= 1, f"{key}.eval_every", every, "expected 1 or more, or null")
+        require(skipped >= 0, f"{key}.max_skipped_steps", skipped, "expected zero or more")
+        require(self.dtype in self.dtypes, f"{key}.dtype", self.dtype, f"expected one of {', '.join(self.dtypes)}")
+        device_kind = self.device.partition(":")[0]
+        require(device_kind in ("cpu", "cuda"), f"{key}.device", self.device, "expected cpu, cuda, or cuda:<index>")
+
+
+@dataclass
+class LoggerConfig:
+    """An entry of conf/logger. metrics.jsonl is always written; this adds a second reader."""
+
+    name: str = MISSING
+
+    def check(self, key: str) -> None:
+        """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
+
+
+@dataclass
+class WandbConfig(LoggerConfig):
+    """mode: online, or offline (files below the run folder, to be synced later)."""
+
+    modes: ClassVar[tuple[str, ...]] = ("online", "offline")
+
+    project: str = MISSING
+    mode: str = MISSING
+
+    def check(self, key: str) -> None:
+        require(self.mode in self.modes, f"{key}.mode", self.mode, f"expected one of {', '.join(self.modes)}")

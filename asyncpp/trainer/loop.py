@@ -1,0 +1,53 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from asyncpp.data.batches import Batches
+from asyncpp.pipeline.simulator import Simulator
+from asyncpp.trainer.evaluate import validation_losses
+from asyncpp.trainer.sinks import Sinks
+
+if TYPE_CHECKING:
+    from asyncpp.config import Config
+
+
+class TrainingFailed(RuntimeError):
+    """The run cannot go on; the message says why in one line."""
+
+
+def train(config: Config, simulator: Simulator, batches: Batches, validation: Tensor, sinks: Sinks) -> dict[str, float]:
+    """Run every step of ``config`` and return the last validation losses and the last measured staleness.
+
+    validation: tokens of the held-out sequences, int64 (sequences, sequence_length + 1).
+    Raises TrainingFailed when the gradients stay non-finite.
+    """
+    trainer = config.trainer
+    result: dict[str, float] = {}
+    skipped_in_a_row = 0
+    for step in range(trainer.num_steps):
+        started_s = time.perf_counter()
+        windows = torch.from_numpy(batches.batch(step)).to(trainer.device)
+        lr_factor = config.lr_schedule.factor(step, trainer.num_steps)
+        record = simulator.train_batch(step, windows, lr_factor)
+        sinks.step(step, record, lr=config.optimizer.lr * lr_factor, duration_s=time.perf_counter() - started_s)
+
+        skipped_in_a_row = skipped_in_a_row + 1 if record.update.skipped else 0
+        if skipped_in_a_row > trainer.max_skipped_steps:
+            raise TrainingFailed(
+                f"no finite gradient in {skipped_in_a_row} steps in a row, the last at step {step} "
+                f"(trainer.max_skipped_steps={trainer.max_skipped_steps}); try a smaller optimizer.lr"
+            )
+
+        num_updates = step + 1
+        due = trainer.eval_every is not None and num_updates % trainer.eval_every == 0
+        if due or num_updates == trainer.num_steps:
+            losses = validation_losses(simulator, validation, trainer.eval_batch_size)
+            sinks.validation(num_updates, losses)
+            result = {**losses, "staleness_updates": record.update.staleness_updates}
+    return result

@@ -1,0 +1,148 @@
+"""What a person sees of a run: a bar in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from asyncpp import records
+
+
+class Progress(Protocol):
+    def start(self) -> None: ...
+    def step(self, num_updates: int, loss: float) -> None: ...
+    def validation(self, num_updates: int, loss: float) -> None: ...
+    def stop(self) -> None: ...
+
+
+def progress_for(name: str, num_steps: int, tokens_per_step: int) -> Progress:
+    """A bar where standard error is a terminal, plain lines elsewhere."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        return BarProgress(console, name, num_steps, tokens_per_step)
+    return LineProgress(name, num_steps, tokens_per_step)
+
+
+class BarProgress:
+    """A bar with loss, tokens per second and time left."""
+
+    def __init__(self, console: Console, name: str, num_steps: int, tokens_per_step: int) -> None:
+        self._bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._bar.add_task(name, total=num_steps, numbers="")
+        self._tokens_per_step = tokens_per_step
+        self._validation = ""
+
+    def start(self) -> None:
+        self._bar.start()
+
+    def step(self, num_updates: int, loss: float) -> None:
+        speed = (self._bar.tasks[0].speed or 0.0) * self._tokens_per_step
+        numbers = f"loss {loss:.3f}{self._validation}  {speed:,.0f} tokens/s"
+        self._bar.update(self._task, completed=num_updates, numbers=numbers)
+
+    def validation(self, num_updates: int, loss: float) -> None:
+        self._validation = f"  val {loss:.3f}"
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+
+class LineProgress:
+    """Ten lines a run, and one a validation."""
+
+    def __init__(self, name: str, num_steps: int, tokens_per_step: int) -> None:
+        self._name = name
+        self._num_steps = num_steps
+        self._tokens_per_step = tokens_per_step
+        self._every = max(1, num_steps // 10)
+        self._started_s = 0.0
+
+    def start(self) -> None:
+        self._started_s = time.perf_counter()
+        print(f"{self._name}: {self._num_steps} steps", flush=True)
+
+    def step(self, num_updates: int, loss: float) -> None:
+        if num_updates % self._every == 0:
+            elapsed_s = time.perf_counter() - self._started_s
+            speed = num_updates * self._tokens_per_step / elapsed_s
+            left_s = elapsed_s / num_updates * (self._num_steps - num_updates)
+            print(
+                f"step {num_updates}/{self._num_steps}  loss {loss:.3f}  {speed:,.0f} tokens/s  {left_s:.0f} s left",
+                flush=True,
+            )
+
+    def validation(self, num_updates: int, loss: float) -> None:
+        print(f"step {num_updates}/{self._num_steps}  val loss {loss:.4f}", flush=True)
+
+    def stop(self) -> None:
+        pass
+
+
+class CellWatcher:
+    """Several runs at once, each followed by the metrics file that it writes. A context manager.
+
+    num_steps: of every run, by its folder.
+    """
+
+    def __init__(self, num_steps: Mapping[Path, int]) -> None:
+        self._num_steps = num_steps
+        self._num_ended = 0
+        self._offsets: dict[Path, int] = {}
+        self._tasks: dict[Path, TaskID] = {}
+        self._console = Console(stderr=True)
+        self._bars = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+
+    def __enter__(self) -> CellWatcher:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def refresh(self, running: Iterable[Path]) -> None:
+        """Show how far the runs in the folders ``running`` are."""
+        for folder in running:
+            if folder not in self._tasks:
+                self._tasks[folder] = self._bars.add_task(folder.name, total=self._num_steps[folder], numbers="")
+            for row in self._new_rows(folder):
+                if "train/loss" in row:
+                    speed = row[f"{records.TIME_PREFIX}tokens_per_s"]
+                    numbers = f"loss {row['train/loss'] or float('nan'):.3f}  {speed:,.0f} tokens/s"
+                    self._bars.update(self._tasks[folder], completed=row["step"] + 1, numbers=numbers)
+
+    def ended(self, folder: Path) -> None:
+        """Say how the run in ``folder`` ended."""
+        self._num_ended += 1
+        summary = records.read_summary(folder) or {"status": "died"}
+        loss = summary.get("val_loss")
+        result = f"val loss {loss:.4f}  {summary['duration_s']:.0f} s" if loss else summary["status"]
+        if folder in self._tasks:
+            self._bars.remove_task(self._tasks.pop(folder))
+        self._console.print(f"[{self._num_ended}/{len(self._num_steps)}] {folder.name}  {result}", highlight=False)
+
+    def _new_rows(self, folder: Path) -> Iterable[dict[str, Any]]:
+        rows, self._offsets[folder] = records.read_metrics_from(
+            folder / records.METRICS_FILE, self._offsets.get(folder, 0)
+        )
+        return rows

@@ -1,0 +1,124 @@
+"""A run from its configuration to its summary: prepare the data, open the folder, train, say how it ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncpp import records
+from asyncpp.data.batches import Batches, validation_windows
+from asyncpp.data.prepare import prepare
+from asyncpp.data.tokens import open_tokens
+from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
+from asyncpp.records import Status
+from asyncpp.trainer.loop import TrainingFailed, train
+from asyncpp.trainer.progress import progress_for
+from asyncpp.trainer.setup import build_simulator
+from asyncpp.trainer.sinks import Sinks
+
+if TYPE_CHECKING:
+    from asyncpp.config import Config
+
+
+def run_folder(config: Config) -> Path:
+    return Path(config.runs_dir) / config.sweep_name / config.run_name()
+
+
+def run(config: Config) -> int:
+    """Train ``config`` unless its run folder says that it is finished. Returns an exit code of asyncpp.errors."""
+    for note in config.notes():
+        print(f"note: {note}")
+    folder = run_folder(config)
+    if records.is_finished(folder):
+        print(f"finished before: {folder}")
+        return EXIT_DONE
+    if config.trainer.device.startswith("cuda"):
+        require(torch.cuda.is_available(), "trainer.device", config.trainer.device, "no GPU is visible here; use cpu")
+    prepare(config.data)
+    _make_folder(folder, config.runs_dir)
+    try:
+        with records.locked(folder):
+            return _train_in(folder, config)
+    except records.RunIsLocked as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _make_folder(folder: Path, runs_dir: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / records.LOCK_FILE).touch()
+    except OSError as error:
+        raise ConfigError("runs_dir", runs_dir, f"expected a folder that can be written ({error.strerror})") from None
+
+
+def _train_in(folder: Path, config: Config) -> int:
+    (folder / records.SUMMARY_FILE).unlink(missing_ok=True)
+    records.write_atomically(folder / records.CONFIG_FILE, config.to_yaml())
+    environment = records.environment()
+    records.write_json(folder / records.ENVIRONMENT_FILE, environment)
+    summary = _identity(config) | {"commit": environment["commit"]}
+    started_s = time.perf_counter()
+
+    def close(status: Status, **more: Any) -> None:
+        summary.update(more, status=status, duration_s=time.perf_counter() - started_s)
+        records.write_json(folder / records.SUMMARY_FILE, summary)
+
+    try:
+        close(Status.FINISHED, **_train(folder, config))
+    except KeyboardInterrupt:
+        close(Status.INTERRUPTED)
+        print(f"\ninterrupted; run the same command again to start {folder.name} anew", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except TrainingFailed as error:
+        close(Status.FAILED, error=str(error))
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except Exception as error:
+        close(Status.FAILED, error=f"{type(error).__name__}: {error}")
+        traceback.print_exc()
+        return EXIT_FAILED
+    print(f"val loss {summary['val_loss']:.4f} in {summary['duration_s']:.0f} s: {folder}")
+    return EXIT_DONE
+
+
+def _train(folder: Path, config: Config) -> dict[str, Any]:
+    """Train and return what the summary says of the result."""
+    trainer, sequence_length = config.trainer, config.data.sequence_length
+    torch.set_num_threads(trainer.num_threads)
+    torch.use_deterministic_algorithms(True)
+    tokens = open_tokens(config.data)
+    batches = Batches(tokens, sequence_length, trainer.batch_size, config.seed)
+    windows = validation_windows(tokens, sequence_length, config.data.num_validation_sequences)
+    validation = torch.from_numpy(windows).to(trainer.device)
+    simulator = build_simulator(config)
+    tokens_per_step = trainer.batch_size * sequence_length
+    progress = progress_for(folder.name, trainer.num_steps, tokens_per_step)
+    with Sinks(folder, config.logger, asdict(config), progress, tokens_per_step) as sinks:
+        losses = train(config, simulator, batches, validation, sinks)
+    return {
+        "tokens_seen": trainer.num_steps * tokens_per_step,
+        **{key.replace("/", "_"): value for key, value in losses.items()},
+        **simulator.measurements(),
+    }
+
+
+def _identity(config: Config) -> dict[str, Any]:
+    """What the run is, for whoever looks for it."""
+    return {
+        "sweep_name": config.sweep_name,
+        "model": config.model.name,
+        "optimizer": config.optimizer.name,
+        "delay": config.delay.effective_name(),
+        "correction": config.correction.name,
+        "pipeline": config.pipeline.name,
+        "seed": config.seed,
+        "config_hash": config.hash(),
+        "num_steps": config.trainer.num_steps,
+    }

@@ -1,0 +1,50 @@
+"""From a checked configuration to what trains: the model's stages with their weights, optimizers and corrections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from hydra.utils import get_class
+from torch import Tensor
+
+from asyncpp.model.init import initial_weights
+from asyncpp.model.layout import parameter_infos, tied_aliases
+from asyncpp.model.llama import build
+from asyncpp.optim.groups import build_optimizer
+from asyncpp.pipeline.partition import even_split, indices_by_stage
+from asyncpp.pipeline.simulator import Simulator
+from asyncpp.pipeline.stage import StageState
+from asyncpp.pipeline.weights import WeightVersions
+
+if TYPE_CHECKING:
+    from asyncpp.config import Config
+
+
+def build_simulator(config: Config) -> Simulator:
+    """The training state before the first update."""
+    parameters = parameter_infos(config.model)
+    device, dtype = torch.device(config.trainer.device), getattr(torch, config.trainer.dtype)
+    weights = [weight.to(device, dtype) for weight in initial_weights(config.model, config.seed)]
+    layers = even_split(config.model.num_layers, config.pipeline.num_stages)
+    owned_by_stage = indices_by_stage(parameters, layers)
+    delays = config.delay.profile(config.pipeline).delays
+
+    def build_stage(owned: list[int], delay: int) -> StageState:
+        stage_weights: list[Tensor] = [weights[i] for i in owned]
+        return StageState(
+            indices=owned,
+            delay=delay,
+            versions=WeightVersions(stage_weights, delay),
+            optimizer=build_optimizer(config.optimizer, [parameters[i] for i in owned], stage_weights),
+            correction=get_class(config.correction.correction)(config.correction, stage_weights),
+        )
+
+    return Simulator(
+        module=build(config.model),
+        names=[parameter.name for parameter in parameters],
+        aliases=tied_aliases(config.model),
+        stages=[build_stage(owned, delay) for owned, delay in zip(owned_by_stage, delays, strict=True)],
+        num_micro_batches=config.trainer.num_micro_batches,
+        max_grad_norm=config.trainer.max_grad_norm,
+    )

@@ -1,0 +1,84 @@
+"""Where a run's numbers go: metrics.jsonl always, Weights & Biases on request, and the watcher's terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asyncpp import records
+from asyncpp.pipeline.simulator import BatchRecord
+from asyncpp.trainer.config import LoggerConfig, WandbConfig
+from asyncpp.trainer.progress import Progress
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Sinks:
+    """Opens the metrics file anew; a context manager that closes everything.
+
+    tokens_per_step: of one batch, for throughput.
+    """
+
+    def __init__(
+        self, folder: Path, logger: LoggerConfig, resolved: dict[str, Any], progress: Progress, tokens_per_step: int
+    ) -> None:
+        self._metrics = (folder / records.METRICS_FILE).open("w", encoding="utf-8")
+        self._wandb = _start_wandb(logger, folder, resolved) if isinstance(logger, WandbConfig) else None
+        self._progress = progress
+        self._tokens_per_step = tokens_per_step
+
+    def __enter__(self) -> Sinks:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._progress.stop()
+        self._metrics.close()
+        if self._wandb is not None:
+            self._wandb.finish(exit_code=0 if kind is None else 1)
+
+    def step(self, step: int, record: BatchRecord, lr: float, duration_s: float) -> None:
+        """The row of one step. ``train/loss`` is at the weights that the batch differentiated."""
+        update = record.update
+        self._write(
+            {
+                "step": step,
+                "train/loss": record.loss,
+                "optim/lr": lr,
+                "optim/grad_norm": update.grad_norm,
+                "optim/clip_factor": update.clip_factor,
+                "optim/skipped": int(update.skipped),
+                "pipeline/staleness_updates": update.staleness_updates,
+                f"{records.TIME_PREFIX}step_s": duration_s,
+                f"{records.TIME_PREFIX}tokens_per_s": self._tokens_per_step / duration_s,
+            }
+        )
+        self._progress.step(step + 1, record.loss)
+
+    def validation(self, num_updates: int, losses: Mapping[str, float]) -> None:
+        """The row of a validation after ``num_updates`` updates."""
+        self._write({"step": num_updates, **losses})
+        self._progress.validation(num_updates, losses["val/loss"])
+
+    def _write(self, row: dict[str, Any]) -> None:
+        """JSON has no NaN: a number that is not finite is written as null."""
+        row = {key: value if math.isfinite(value) else None for key, value in row.items()}
+        records.write_metrics_row(self._metrics, row)
+        if self._wandb is not None:
+            self._wandb.log(row, step=row["step"])
+
+
+def _start_wandb(logger: WandbConfig, folder: Path, resolved: dict[str, Any]) -> Any:
+    import wandb  # half a second that other loggers need not pay
+
+    return wandb.init(
+        project=logger.project,
+        name=folder.name,
+        dir=folder,
+        mode=logger.mode,  # pyright: ignore[reportArgumentType]  # checked against LoggerConfig.modes
+        config=resolved,
+        reinit="finish_previous",
+    )

@@ -1,0 +1,29 @@
+"""Hydra's ``-m``: every combination of the given values. Hydra finds plugins in this namespace package only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn
+
+from asyncpp.config import from_hydra
+
+
+class GridSweeper(BasicSweeper):
+    """Hydra's basic sweeper with two changes: every cell is checked before the first one starts, and nothing is
+    written beside the run folders."""
+
+    def sweep(self, arguments: list[str]) -> Sequence[JobReturn]:
+        assert self.config is not None and self.launcher is not None and self.hydra_context is not None
+        loader: Any = self.hydra_context.config_loader
+        overrides = OverridesParser.create(config_loader=loader).parse_overrides(arguments)
+        (cells,) = self.split_arguments(overrides, max_batch_size=None)
+        for cell in cells:
+            from_hydra(loader.load_sweep_config(self.config, list(cell)))
+        results = self.launcher.launch(cells, initial_job_idx=0)
+        for result in results:
+            _ = result.return_value  # raises what the job raised
+        return results

@@ -1,0 +1,67 @@
+"""Run folders: whole files or none, rows read once, one writer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from asyncpp import records
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "summary.json"
+    records.write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        records.write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_a_row_that_was_cut_is_passed_over_and_read_when_it_is_whole(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0}\n{"step": 1}\n{"st')
+    rows, offset = records.read_metrics_from(path, 0)
+    assert rows == records.read_metrics(path) == [{"step": 0}, {"step": 1}]
+    with path.open("a") as file:
+        file.write('ep": 2}\n')
+    assert records.read_metrics_from(path, offset)[0] == [{"step": 2}]
+
+
+def test_no_metrics_file_has_no_rows(tmp_path):
+    assert records.read_metrics(tmp_path / "metrics.jsonl") == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"status": "failed"}'])
+def test_only_a_whole_summary_that_says_so_is_finished(tmp_path, text):
+    (tmp_path / "summary.json").write_text(text)
+    assert not records.is_finished(tmp_path)
+    records.write_json(tmp_path / "summary.json", {"status": "finished"})
+    assert records.is_finished(tmp_path)
+
+
+def test_the_hash_does_not_depend_on_the_order_of_keys():
+    assert records.config_hash({"a": 1, "b": [2.0]}) == records.config_hash({"b": [2.0], "a": 1})
+    assert records.config_hash({"a": 1}) != records.config_hash({"a": 2})
+
+
+def test_a_second_writer_is_refused_and_the_lock_goes_with_its_process(tmp_path):
+    script = (
+        f"from pathlib import Path; from asyncpp import records\nwith records.locked(Path({str(tmp_path)!r})): pass"
+    )
+    with records.locked(tmp_path):
+        second = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert "RunIsLocked" in second.stderr
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_runs_are_found_by_their_config(tmp_path):
+    for name in ("b", "a/c"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.yaml").write_text("")
+    (tmp_path / "foreign").mkdir()
+    found = records.find_runs(tmp_path)
+    assert [run.folder.relative_to(tmp_path).as_posix() for run in found] == ["a/c", "b"]
+    assert found[0].summary is None and found[0].metrics() == []
