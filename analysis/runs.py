@@ -91,9 +91,7 @@ def condition(staleness_updates: float, correction: str) -> str:
 
     Error feedback changes nothing where nothing is late, so that sync with it is ``sync``.
     """
-    name = {0: "sync", 1: "async"}.get(int(staleness_updates), "")
-    if not name or staleness_updates != int(staleness_updates):
-        name = f"staleness_{staleness_updates:g}"
+    name = {0.0: "sync", 1.0: "async"}.get(staleness_updates, f"staleness_{staleness_updates:g}")
     if correction == "none" or (name == "sync" and correction == "ef"):
         return name
     return f"{name}_{correction}"
