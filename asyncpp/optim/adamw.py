@@ -28,8 +28,11 @@ class AdamW(TorchStepRule):
         self.second_moment = self.new_state("second_moment", weights)
 
     def step(self, gradients: Sequence[Tensor], weights: Sequence[Tensor], lr: float) -> None:
-        self.torch_step(list(weights), list(gradients), lr, self.weight_decay)
+        if weights[0].dtype != self.dtype:  # torch's kernel wants weights and state of one dtype
+            super().step(gradients, weights, lr)
+            return
         self.num_updates += 1
+        self.torch_step(list(weights), list(gradients), lr, self.weight_decay)
 
     def torch_step(self, targets: list[Tensor], gradients: list[Tensor], lr: float, weight_decay: float) -> None:
         fused = self.fused(targets)

@@ -33,7 +33,8 @@ class AdamWSplit(ElementwiseRule):
 
     def observe_fresh_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Advance the moment that is not delayed."""
-        self._advance("second" if self.delayed_moment == "first" else "first", self.vector(gradients))
+        fresh = self.vector(gradients).to(self.dtype)
+        self._advance("second" if self.delayed_moment == "first" else "first", fresh)
 
     def update_vector(self, gradient: Tensor, lr: float) -> Tensor:
         self._advance(self.delayed_moment, gradient)

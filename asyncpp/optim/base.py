@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 class UpdateRule(ABC):
     """One optimizer's rule, and its state, for the tensors that it updates in one call.
 
-    config: the knobs; weights: the tensors, which are read for shape, dtype and device only.
+    config: the knobs; weights: the tensors, of one dtype and device, which are read for shape, dtype and device only.
     State is allocated here, never lazily, so that a checkpoint of step 0 is complete. Every list in ``state``
-    has a tensor a weight, of any shape. The methods are to be called without autograd (torch.no_grad).
+    has a tensor a weight, of any shape. State and arithmetic are in ``dtype``, at least fp32: a moment in bf16 would
+    lose what a decay rate of 0.999 adds to it. The methods are to be called without autograd (torch.no_grad).
     """
 
     same_shape: ClassVar[bool] = False  # True: the weights of one rule have one shape, so that it may stack them
@@ -31,9 +32,9 @@ class UpdateRule(ABC):
     def __init__(self, config: RuleConfig, weights: Sequence[Tensor]) -> None:
         self.weight_decay = config.weight_decay
         self.num_updates = 0
+        self.dtype = torch.promote_types(weights[0].dtype, torch.float32)
         self.state: dict[str, list[Tensor]] = {}
 
-    @abstractmethod
     def update(self, gradients: Sequence[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
         """Advance the state by one step and return u, a tensor a weight.
 
@@ -41,6 +42,13 @@ class UpdateRule(ABC):
         decoupled weight decay excluded. The tensors of u are new, for the caller to keep or to change;
         ``gradients`` and ``weights`` are left as they are and not kept.
         """
+        self.num_updates += 1
+        updates = self.compute([gradient.to(self.dtype) for gradient in gradients], weights, lr)
+        return [update.to(weight.dtype) for update, weight in zip(updates, weights, strict=True)]
+
+    @abstractmethod
+    def compute(self, gradients: list[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
+        """What ``update`` does, from gradients in ``dtype`` to u in ``dtype``; num_updates counts this update."""
 
     @abstractmethod
     def state_copies(self, shape: Sequence[int]) -> float:
@@ -53,8 +61,7 @@ class UpdateRule(ABC):
     def step(self, gradients: Sequence[Tensor], weights: Sequence[Tensor], lr: float) -> None:
         """weights <- W(weights) - u, in place: for when nothing else needs u.
 
-        A rule whose library has the whole step in one kernel overrides this. The result is the same to the bit in
-        fp32 and fp64; in bf16 one kernel rounds once where the separate operations round each.
+        A rule whose library has the whole step in one kernel overrides this, with the same result to the bit.
         """
         updates = self.update(gradients, weights, lr)
         decay_factor = self.decay_factor(lr)
@@ -67,7 +74,7 @@ class UpdateRule(ABC):
 
     def new_state(self, name: str, weights: Sequence[Tensor]) -> list[Tensor]:
         """Zeros shaped like ``weights``, kept under ``name``."""
-        self.state[name] = [weight.new_zeros(weight.shape) for weight in weights]
+        self.state[name] = [torch.zeros_like(weight, dtype=self.dtype) for weight in weights]
         return self.state[name]
 
 
@@ -77,19 +84,19 @@ class ElementwiseRule(UpdateRule):
     def __init__(self, config: RuleConfig, weights: Sequence[Tensor]) -> None:
         super().__init__(config, weights)
         self._shapes = [weight.shape for weight in weights]
-        self._like = weights[0].new_empty(0)
+        self._device = weights[0].device
 
     @abstractmethod
     def update_vector(self, gradient: Tensor, lr: float) -> Tensor:
-        """u of all the elements. ``gradient`` is a copy, to be overwritten freely; num_updates counts this update."""
+        """u of all the elements. ``gradient`` is a copy, to be overwritten freely."""
 
-    def update(self, gradients: Sequence[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
-        self.num_updates += 1
+    def compute(self, gradients: list[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
         return self.pieces(self.update_vector(self.vector(gradients), lr))
 
     def new_vector_state(self, name: str) -> Tensor:
         """Zeros, an element for every element of the weights; ``state`` has views of them under ``name``."""
-        vector = self._like.new_zeros(sum(shape.numel() for shape in self._shapes))
+        size = sum(shape.numel() for shape in self._shapes)
+        vector = torch.zeros(size, dtype=self.dtype, device=self._device)
         self.state[name] = self.pieces(vector)
         return vector
 

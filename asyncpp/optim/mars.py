@@ -35,7 +35,7 @@ class MARS(AdamW):
         reduced = torch.sub(gradient, previous).mul_(self.correction_scale).add_(gradient)
         previous.copy_(gradient)
         norm = torch.linalg.vector_norm(reduced, dtype=torch.float64).clamp_(min=1.0)
-        return reduced.div_(norm.to(reduced.dtype))
+        return reduced.div_(norm)
 
     def state_copies(self, shape: Sequence[int]) -> float:
         return 3.0

@@ -42,22 +42,21 @@ class Muon(UpdateRule):
         self.momentum_decay = config.momentum
         self.nesterov = config.nesterov
         self.iteration = ITERATIONS[config.newton_schulz]
-        self.dtype = getattr(torch, config.newton_schulz_dtype)
+        self.products_dtype = getattr(torch, config.newton_schulz_dtype)
         self.scale = update_scale(config.scale, weights[0].shape)
-        self.momentum = weights[0].new_zeros((len(weights), *weights[0].shape))
+        self.momentum = weights[0].new_zeros((len(weights), *weights[0].shape), dtype=self.dtype)
         self.state["momentum"] = list(self.momentum.unbind())
 
-    def update(self, gradients: Sequence[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
-        self.num_updates += 1
+    def compute(self, gradients: list[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
         return list(self.direction(gradients).mul_(lr * self.scale).unbind())
 
-    def direction(self, gradients: Sequence[Tensor]) -> Tensor:
+    def direction(self, gradients: list[Tensor]) -> Tensor:
         """Advance the momentum and return it orthogonalised: new, shaped like the stacked weights."""
-        stacked = torch.stack(list(gradients))  # a copy: the gradients stay as they are
+        stacked = torch.stack(gradients)  # a copy: the gradients stay as they are
         self.momentum.lerp_(stacked, 1.0 - self.momentum_decay)
         momentum = stacked.lerp_(self.momentum, self.momentum_decay) if self.nesterov else self.momentum
-        orthogonal = orthogonalize(momentum.flatten(0, -3), self.iteration, self.dtype)
-        return orthogonal.to(self.momentum.dtype).view_as(self.momentum)
+        orthogonal = orthogonalize(momentum.flatten(0, -3), self.iteration, self.products_dtype)
+        return orthogonal.to(self.dtype).view_as(self.momentum)
 
     def state_copies(self, shape: Sequence[int]) -> float:
         return 1.0

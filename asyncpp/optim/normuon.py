@@ -28,7 +28,7 @@ class NorMuon(Muon):
         self.second_moment = self.momentum.new_zeros((*self.momentum.shape[:-1], 1))
         self.state["second_moment"] = list(self.second_moment.unbind())
 
-    def direction(self, gradients: Sequence[Tensor]) -> Tensor:
+    def direction(self, gradients: list[Tensor]) -> Tensor:
         orthogonal = super().direction(gradients)
         self.second_moment.lerp_(orthogonal.square().mean(dim=-1, keepdim=True), 1.0 - self.beta2)
         norm = _frobenius_norm(orthogonal)

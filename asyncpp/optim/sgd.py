@@ -29,11 +29,11 @@ class SGD(TorchStepRule):
         if self.momentum_decay > 0.0:
             self.new_state("momentum", weights)
 
-    def update(self, gradients: Sequence[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
+    def compute(self, gradients: list[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
         if self.weight_decay > 0.0:
             pairs = zip(gradients, weights, strict=True)
             gradients = [torch.add(gradient, weight, alpha=self.weight_decay) for gradient, weight in pairs]
-        return super().update(gradients, weights, lr)
+        return super().compute(gradients, weights, lr)
 
     def decay_factor(self, lr: float) -> float:
         return 1.0

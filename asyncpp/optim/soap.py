@@ -46,8 +46,7 @@ class SOAP(UpdateRule):
     is used is the same as carrying it from basis to basis. Q is brought up to date every ``precondition_frequency``
     updates, and v reordered with its columns. A side longer than ``max_precondition_dim`` has the identity.
 
-    State: 2 + 2 (m/n + n/m) copies, in fp32 for narrower weights. Workspace: about 4 copies of the group, and 3 of
-    its Gram matrices.
+    State: 2 + 2 (m/n + n/m) copies. Workspace: about 4 copies of the group, and 3 of its Gram matrices.
     """
 
     same_shape = True
@@ -60,8 +59,7 @@ class SOAP(UpdateRule):
         self.precondition_frequency = config.precondition_frequency
         self.max_precondition_dim = config.max_precondition_dim
         self.shape = weights[0].shape
-        dtype = torch.promote_types(weights[0].dtype, torch.float32)
-        self._like = torch.empty((), dtype=dtype, device=weights[0].device)
+        self._device = weights[0].device
         self._num_weights = len(weights)
         num_rows, num_columns = self.shape[-2:]
         self.first_moment = self._new("first_moment", num_rows, num_columns)
@@ -71,7 +69,8 @@ class SOAP(UpdateRule):
 
     def _new(self, name: str, num_rows: int, num_columns: int) -> Tensor:
         """Zeros, matrices x rows x columns; ``state`` has a view a weight under ``name``."""
-        zeros = self._like.new_zeros((self._num_weights, *self.shape[:-2], num_rows, num_columns))
+        shape = (self._num_weights, *self.shape[:-2], num_rows, num_columns)
+        zeros = torch.zeros(shape, dtype=self.dtype, device=self._device)
         self.state[name] = list(zeros.unbind())
         return zeros.view(-1, num_rows, num_columns)
 
@@ -80,20 +79,18 @@ class SOAP(UpdateRule):
             return None
         return _Side(self._new(f"{name}_gram", size, size), self._new(f"{name}_basis", size, size))
 
-    def update(self, gradients: Sequence[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
-        self.num_updates += 1
-        gradient = torch.stack(list(gradients)).view_as(self.first_moment).to(self._like.dtype)
-        gradient.clamp_(-MAX_GRADIENT, MAX_GRADIENT)
+    def compute(self, gradients: list[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
+        gradient = torch.stack(gradients).view_as(self.first_moment).clamp_(-MAX_GRADIENT, MAX_GRADIENT)
         if self.num_updates == 1:
             for side, gram in self._grams(gradient):
                 side.start(gram, self.shampoo_beta)
-            return [torch.zeros_like(weight) for weight in weights]
+            return list(torch.zeros_like(gradient).view(self._num_weights, *self.shape).unbind())
         update = self._adam(gradient, lr).mul_(self.decay_factor(lr))
         for side, gram in self._grams(gradient):
             side.gram.lerp_(gram, 1.0 - self.shampoo_beta)
         if (self.num_updates - 1) % self.precondition_frequency == 0:
             self._refresh()
-        return list(update.to(weights[0].dtype).view(self._num_weights, *self.shape).unbind())
+        return list(update.view(self._num_weights, *self.shape).unbind())
 
     def decay_factor(self, lr: float) -> float:
         return 1.0 if self.num_updates <= 1 else super().decay_factor(lr)

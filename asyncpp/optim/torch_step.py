@@ -22,17 +22,16 @@ class TorchStepRule(UpdateRule):
 
     @abstractmethod
     def torch_step(self, targets: list[Tensor], gradients: list[Tensor], lr: float, weight_decay: float) -> None:
-        """torch's step on ``targets``, in place; num_updates is that of before this step."""
+        """torch's step on ``targets``, in place; num_updates counts this step."""
 
-    def update(self, gradients: Sequence[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
-        updates = [torch.zeros_like(weight) for weight in weights]
-        self.torch_step(updates, list(gradients), -lr, weight_decay=0.0)
-        self.num_updates += 1
+    def compute(self, gradients: list[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
+        updates = [torch.zeros_like(weight, dtype=self.dtype) for weight in weights]
+        self.torch_step(updates, gradients, -lr, weight_decay=0.0)
         return updates
 
     def counters(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """num_updates as torch wants it: a scalar a tensor, on its device, which torch raises before its use."""
-        return list(torch.full((len(tensors),), float(self.num_updates), device=tensors[0].device).unbind())
+        """The updates before this one, as torch wants them: a scalar a tensor, which it raises before its use."""
+        return list(torch.full((len(tensors),), self.num_updates - 1.0, device=tensors[0].device).unbind())
 
     def fused(self, tensors: Sequence[Tensor]) -> bool:
         return tensors[0].device.type in FUSED_DEVICES
