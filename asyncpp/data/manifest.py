@@ -1,23 +1,36 @@
-"""manifest.json: what a folder of prepared tokens holds, with the checksum of every file and of itself."""
+"""What a folder of prepared tokens holds: manifest.json, with the checksum of every file and of itself.
+
+    <data.root>/<data.name>/
+        manifest.json          recipe, revision of the source, counts, checksums
+        tokenizer.json         what encoded and decodes the tokens
+        train-00000.npy ...    shards: plain one-dimensional NumPy arrays of uint16 or uint32
+        validation-00000.npy   the held-out documents, likewise
+
+Nothing in it depends on when, where or in how many attempts it was made.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asyncpp.errors import ConfigError
+from asyncpp import records
+from asyncpp.data.config import SourceConfig
+from asyncpp.errors import ConfigError, require
 
-FILE_NAME = "manifest.json"
-FORMAT = 1
+MANIFEST_FILE = "manifest.json"
+TOKENIZER_FILE = "tokenizer.json"
 SPLITS = ("train", "validation")
+FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of tokens, a one-dimensional .npy array."""
+    """One file of tokens. All shards of a split but the last hold equally many."""
 
     name: str
     num_tokens: int
@@ -27,7 +40,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Split:
-    """A run of tokens over shards, in order. Every document ends with the end-of-document token."""
+    """A run of documents over shards. Every document ends with the end-of-document token."""
 
     num_documents: int
     num_tokens: int
@@ -37,51 +50,98 @@ class Split:
 
 @dataclass(frozen=True)
 class Manifest:
-    """recipe: what the tokens were made with (DataConfig.recipe). revision: the version of the source.
+    """recipe: what the tokens were made with (SourceConfig.recipe). revision: the version of the source.
 
+    budget_tokens: the budget it was made with; source_exhausted: the source ended before it.
     dtype: ``uint16`` or ``uint32``. end_of_document: id of the token that ends a document.
-    tokenizer_sha256: checksum of the tokenizer.json beside the manifest.
+    num_empty_documents: documents without a token, which were left out. num_repaired_documents: those with invalid
+    UTF-8, whose bad bytes became U+FFFD.
     """
 
     recipe: dict[str, Any]
     revision: str
+    budget_tokens: int | None
+    source_exhausted: bool
     dtype: str
     vocab_size: int
     end_of_document: int
     tokenizer_sha256: str
     num_empty_documents: int
+    num_repaired_documents: int
     splits: dict[str, Split]
 
     def write(self, folder: Path) -> None:
-        (folder / FILE_NAME).write_text(_render({"format": FORMAT, **asdict(self)}), encoding="utf-8")
+        records.write_atomically(folder / MANIFEST_FILE, seal({"format": FORMAT, **asdict(self)}))
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """The manifest of ``folder``. ConfigError if it is missing or differs in one bit from what was written."""
-        path = folder / FILE_NAME
+        """The manifest of ``folder``. ConfigError if it is missing, or differs in one bit from what was written."""
+        path, root = folder / MANIFEST_FILE, folder.parent
+        again = f"remove {folder} and prepare it again"
         try:
-            text = path.read_bytes().decode("utf-8")
-            content = json.loads(text)
-            written = {key: value for key, value in content.items() if key != "sha256"}
-            intact = text == _render(written)
+            content = unseal(path.read_bytes())
         except FileNotFoundError:
-            raise ConfigError("data.root", folder.parent, f"expected prepared tokens, but {path} is missing") from None
+            what = f"{path} is missing; {again}" if folder.exists() else f"{folder} is not prepared"
+            raise ConfigError("data.root", root, f"{what}: python -m asyncpp.data.prepare data=...") from None
         except OSError as error:
-            raise ConfigError("data.root", folder.parent, f"{path} cannot be read ({error.strerror})") from None
-        except (ValueError, AttributeError):
-            intact = False
-            written = {}
-        if not intact:
-            raise ConfigError("data.root", folder.parent, f"{path} is damaged; remove {folder} and prepare it again")
-        if written.pop("format") != FORMAT:
-            raise ConfigError(
-                "data.root", folder.parent, f"{path} has another format; remove {folder} and prepare again"
-            )
-        splits = {
-            name: Split(**{**split, "shards": tuple(Shard(**shard) for shard in split["shards"])})
-            for name, split in written.pop("splits").items()
-        }
-        return cls(splits=splits, **written)
+            raise ConfigError("data.root", root, f"{path} cannot be read ({error.strerror})") from None
+        if content is None:
+            raise ConfigError("data.root", root, f"{path} is damaged; {again}")
+        require(content.pop("format") == FORMAT, "data.root", root, f"{path} has another version's format; {again}")
+        return cls(splits=splits_from(content.pop("splits")), **content)
+
+    def check(self, config: SourceConfig) -> None:
+        """ConfigError naming the first setting of ``config`` that the prepared tokens were not made with."""
+        folder = config.folder
+        check_recipe(config.recipe(), self.recipe, folder)
+        wanted = config.budget_tokens
+        require(
+            wanted in (None, self.budget_tokens),
+            "data.budget_tokens",
+            wanted,
+            f"{folder} was prepared with {_shown(self.budget_tokens)}; leave it out to use what is there, "
+            "or give another data.root or data.name",
+        )
+        check_tokenizer(config, self.tokenizer_sha256, folder)
+
+
+def check_recipe(wanted: dict[str, Any], found: dict[str, Any], folder: Path) -> None:
+    """ConfigError naming the first setting in which two recipes differ."""
+    for key, ours, theirs in _differences(wanted, found):
+        accepted = f"{folder} was prepared with {_shown(theirs)}; give another data.root or data.name, or remove it"
+        raise ConfigError(f"data.{key}", _shown(ours), accepted)
+
+
+def check_tokenizer(config: SourceConfig, sha256: str, folder: Path) -> None:
+    """ConfigError if the file that ``config`` takes its tokenizer from is there and is another than ``folder``'s."""
+    file = Path(config.tokenizer.name or "")
+    if config.tokenizer.kind == "file" and file.is_file():
+        accepted = f"{folder} was prepared with another tokenizer; give another data.root or data.name, or remove it"
+        require(file_sha256(file) == sha256, "data.tokenizer.name", file, accepted)
+
+
+def splits_from(content: dict[str, Any]) -> dict[str, Split]:
+    """Splits from their JSON form."""
+    return {
+        name: Split(**{**split, "shards": tuple(Shard(**shard) for shard in split["shards"])})
+        for name, split in content.items()
+    }
+
+
+def seal(content: dict[str, Any]) -> str:
+    """``content`` as canonical JSON that holds its own checksum: unseal notices every changed bit."""
+    body = json.dumps(content, indent=1, sort_keys=True)
+    return json.dumps({**content, "sha256": _sha256(body)}, indent=1, sort_keys=True) + "\n"
+
+
+def unseal(text: bytes) -> dict[str, Any] | None:
+    """What was sealed, or None if ``text`` is not exactly what seal wrote."""
+    try:
+        content = json.loads(text.decode())
+        del content["sha256"]
+        return content if text == seal(content).encode() else None
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def file_sha256(path: Path) -> str:
@@ -89,8 +149,18 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _render(content: dict[str, Any]) -> str:
-    """The one text form of a manifest: canonical JSON that ends with its own checksum."""
-    body = json.dumps(content, indent=1, sort_keys=True)
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    return json.dumps({**content, "sha256": digest}, indent=1, sort_keys=True) + "\n"
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _differences(wanted: dict[str, Any], found: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for key in wanted | found:
+        ours, theirs = wanted.get(key), found.get(key)
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            yield from _differences(ours, theirs, f"{prefix}{key}.")
+        elif ours != theirs:
+            yield f"{prefix}{key}", ours, theirs
+
+
+def _shown(value: Any) -> Any:
+    return "null" if value is None else value

@@ -1,161 +1,156 @@
-"""Text to tokens, once: documents -> token ids with an end -> shards of a fixed size and a manifest."""
+"""Text to tokens, once: documents -> token ids with an end -> shards of a fixed size and a manifest.
+
+    python -m asyncpp.data.prepare data=fineweb_edu data.budget_tokens=7.2e9
+    python -m asyncpp.data.prepare data=local data.path=<file or folder> data.name=mine
+
+It can be broken off at any moment and run again: it goes on, and the files come out the same byte for byte.
+"""
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
+from hydra.utils import get_class
 
-from asyncpp.data.config import DataConfig
-from asyncpp.data.manifest import SPLITS, Manifest, Shard, Split, file_sha256
-from asyncpp.data.sources import EmbeddedSource
-from asyncpp.data.tokens import check_recipe
-from asyncpp.errors import ConfigError
+from asyncpp.data.config import DataConfig, MixtureConfig, SourceConfig
+from asyncpp.data.journal import JOURNAL_FILE, Journal
+from asyncpp.data.manifest import MANIFEST_FILE, TOKENIZER_FILE, Manifest, file_sha256
+from asyncpp.data.sources.base import Source
+from asyncpp.data.status import Report, Status, silent
+from asyncpp.errors import ConfigError, require
 
-Progress = Callable[[str], None]
-"""Called with a line about what has been done so far."""
-
-DOCUMENTS_PER_BLOCK = 32
+BYTES_PER_TOKEN = 3.0  # of text, to foresee a size: English has 3.6 with 2,048 entries, 4.5 with 49,152
 
 
-def prepare(config: DataConfig, progress: Progress = lambda line: None) -> Manifest:
-    """Prepare the tokens of ``config`` unless they are there. A second process that asks at once waits for the first.
+def prepare(config: DataConfig, report: Report = silent, num_workers: int | None = None) -> None:
+    """Prepare the tokens of ``config`` unless they are there. A second process that asks meanwhile waits.
 
-    The folder ``config.folder`` appears complete or not at all.
+    The folder of the tokens appears complete or not at all. num_workers: threads; None takes every core.
+    ConfigError if the source, the tokenizer or the place cannot be used, or the tokens were made otherwise.
     """
-    folder = config.folder
-    if not folder.exists():
-        with _locked(config):
-            if not folder.exists():
-                _prepare(config, progress)
-    manifest = Manifest.read(folder)
-    check_recipe(config, manifest)
-    return manifest
+    if isinstance(config, MixtureConfig):
+        for name in config.weights:
+            Manifest.read(config.folder_of(name))
+        return
+    if not isinstance(config, SourceConfig):
+        raise TypeError(f"{type(config).__name__} is neither a source nor a mixture")
+    if not config.folder.exists():
+        preparation = _Preparation(config, report)
+        preparation.check()
+        with _locked(config, report):
+            if not config.folder.exists():
+                preparation.run(num_workers or len(os.sched_getaffinity(0)))
+    manifest = Manifest.read(config.folder)
+    manifest.check(config)
+    if config.path is not None:
+        _source(config).open(manifest.revision)
+
+
+class _Preparation:
+    """One attempt to prepare a source, in a folder of its own beside the final one."""
+
+    def __init__(self, config: SourceConfig, report: Report) -> None:
+        self.config = config
+        self.report = report
+        self.source = _source(config)
+        self.folder = config.folder_of(f".{config.name}.partial")
+
+    def check(self) -> None:
+        """ConfigError for what can be seen before anything is created."""
+        from asyncpp.data.tokenizer import find_tokenizer
+
+        if Journal.read(self.folder) is None:
+            self.source.open(None)
+            find_tokenizer(self.config)
+        self._check_space()
+
+    def run(self, num_workers: int) -> None:
+        """Begin, or go on, and finish."""
+        from asyncpp.data.tokenize import Tokenization
+
+        try:
+            if not (self.folder / MANIFEST_FILE).exists():  # else an attempt was killed just before its last act
+                journal = self._resume() or self._begin()
+                tokenization = Tokenization(self.config, self.folder, journal, self.report)
+                tokenization.run(self.source, num_workers).write(self.folder)
+            (self.folder / JOURNAL_FILE).unlink(missing_ok=True)
+            self.folder.rename(self.config.folder)
+        except OSError as error:
+            accepted = f"{error.strerror or error}; what is done is kept, and running it again goes on from there"
+            raise ConfigError("data.root", self.config.root, accepted) from error
+
+    def _resume(self) -> Journal | None:
+        """The journal of an earlier attempt with the same settings; None if there was none."""
+        journal = Journal.read(self.folder)
+        if journal is not None:
+            journal.check(self.config, self.folder)
+            self.source.open(journal.revision)
+        return journal
+
+    def _begin(self) -> Journal:
+        """A folder with the tokenizer and the first journal in it."""
+        from asyncpp.data.tokenizer import find_tokenizer, train_on_source
+
+        revision = self.source.open(None)
+        original = find_tokenizer(self.config)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+        path = self.folder / TOKENIZER_FILE
+        if original is None:
+            self.report(Status(f"{self.config.name}: training a tokenizer of {self.config.vocab_size} entries"))
+            train_on_source(self.config, self.source).save(str(path))
+        else:
+            shutil.copyfile(original, path)
+        journal = Journal.begin(self.config, revision, file_sha256(path))
+        journal.write(self.folder)
+        return journal
+
+    def _check_space(self) -> None:
+        expected = self._expected_tokens()
+        if expected is None:
+            return
+        needed = expected * (2 if self.config.vocab_size <= 2**16 else 4)
+        needed -= sum(file.stat().st_size for file in self.folder.glob("*.npy"))
+        place = Path(self.config.root).absolute()
+        while not place.exists():
+            place = place.parent
+        free = shutil.disk_usage(place).free
+        accepted = (
+            f"about {expected:.2g} tokens need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; "
+            "give another folder or a smaller data.budget_tokens"
+        )
+        require(needed <= free, "data.root", self.config.root, accepted)
+
+    def _expected_tokens(self) -> float | None:
+        """How many tokens there will be, about; None if nothing tells."""
+        num_bytes = self.source.expected_bytes()
+        of_source = None if num_bytes is None else num_bytes / BYTES_PER_TOKEN
+        of_config = self.config.expected_tokens()
+        of_config = None if of_config is None else of_config / (1.0 - self.config.validation_fraction)
+        return min((known for known in (of_source, of_config) if known is not None), default=None)
+
+
+def _source(config: SourceConfig) -> Source:
+    return get_class(config.source)(config)
 
 
 @contextmanager
-def _locked(config: DataConfig) -> Iterator[None]:
-    """Hold the lock of ``config.folder``; a process that dies lets it go."""
+def _locked(config: SourceConfig, report: Report) -> Iterator[None]:
+    """Hold the lock of the folder of ``config``; a process that dies lets it go."""
     try:
         Path(config.root).mkdir(parents=True, exist_ok=True)
-        file = (Path(config.root) / f".{config.name}.lock").open("w")
+        file = config.folder_of(f".{config.name}.lock").open("w")
     except OSError as error:
         raise ConfigError("data.root", config.root, f"expected a writable folder ({error.strerror})") from None
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report(Status(f"{config.name}: waiting for the process that prepares it"))
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _prepare(config: DataConfig, progress: Progress) -> None:
-    from asyncpp.data.tokenizer import end_of_document_id, read_tokenizer, train_tokenizer
-
-    source = EmbeddedSource(config)
-    partial = Path(config.root) / f".{config.name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    documents = list(source.documents())
-    held_out = [is_held_out(text, config.validation_fraction) for text in documents]
-
-    progress(f"training a tokenizer of {config.vocab_size} entries on {config.name}")
-    training = (text for text, held in zip(documents, held_out, strict=True) if not held)
-    train_tokenizer(training, config.vocab_size, config.tokenizer.end_of_document).save(str(partial / "tokenizer.json"))
-    tokenizer = read_tokenizer(partial / "tokenizer.json")
-    end = end_of_document_id(tokenizer, config.tokenizer.end_of_document)
-
-    dtype = np.dtype(np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32)
-    writers = {split: _SplitWriter(partial, split, dtype, config.shard_tokens) for split in SPLITS}
-    num_empty = 0
-    pairs = iter(zip(documents, held_out, strict=True))
-    num_done = 0
-    while block := list(islice(pairs, DOCUMENTS_PER_BLOCK)):
-        encodings = tokenizer.encode_batch_fast([text for text, _ in block], add_special_tokens=False)
-        for encoding, (_, held) in zip(encodings, block, strict=True):
-            if encoding.ids:
-                writers["validation" if held else "train"].write(np.array([*encoding.ids, end], dtype))
-            else:
-                num_empty += 1
-        num_done += len(block)
-        progress(f"tokenizing {config.name}: {num_done} of {len(documents)} documents")
-    Manifest(
-        recipe=config.recipe(),
-        revision=source.revision(),
-        dtype=dtype.name,
-        vocab_size=tokenizer.get_vocab_size(),
-        end_of_document=end,
-        tokenizer_sha256=file_sha256(partial / "tokenizer.json"),
-        num_empty_documents=num_empty,
-        splits={name: writer.close() for name, writer in writers.items()},
-    ).write(partial)
-    partial.rename(config.folder)
-
-
-def is_held_out(text: str, fraction: float) -> bool:
-    """Whether a document belongs to the held-out split. It depends on its text alone, so copies stay together."""
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < fraction * 2**64
-
-
-class _SplitWriter:
-    """Writes documents as .npy shards of ``shard_tokens`` tokens each; the last one is shorter."""
-
-    def __init__(self, folder: Path, name: str, dtype: np.dtype, shard_tokens: int) -> None:
-        self._folder = folder
-        self._name = name
-        self._dtype = dtype
-        self._shard_tokens = shard_tokens
-        self._shards: list[Shard] = []
-        self._file: BinaryIO | None = None
-        self._in_shard = 0
-        self._num_documents = 0
-        self._num_tokens = 0
-        self._largest = 0
-
-    def write(self, tokens: NDArray[np.unsignedinteger]) -> None:
-        """Append one document, its end included."""
-        self._num_documents += 1
-        self._num_tokens += len(tokens)
-        self._largest = max(self._largest, int(tokens.max()))
-        while len(tokens):
-            if self._file is None:
-                self._file = self._path.open("wb")
-                _write_header(self._file, self._dtype, self._shard_tokens)
-            piece, tokens = np.split(tokens, [self._shard_tokens - self._in_shard])
-            self._file.write(piece.tobytes())
-            self._in_shard += len(piece)
-            if self._in_shard == self._shard_tokens:
-                self._close_shard()
-
-    def close(self) -> Split:
-        if self._file is not None:
-            self._close_shard()
-        return Split(self._num_documents, self._num_tokens, self._largest, tuple(self._shards))
-
-    @property
-    def _path(self) -> Path:
-        return self._folder / f"{self._name}-{len(self._shards):05d}.npy"
-
-    def _close_shard(self) -> None:
-        assert self._file is not None
-        if self._in_shard < self._shard_tokens:
-            self._file.seek(0)
-            _write_header(self._file, self._dtype, self._in_shard)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        path = self._path
-        self._shards.append(Shard(path.name, self._in_shard, path.stat().st_size, file_sha256(path)))
-        self._file, self._in_shard = None, 0
-
-
-def _write_header(file: BinaryIO, dtype: np.dtype, num_tokens: int) -> None:
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (num_tokens,)}
-    np.lib.format.write_array_header_1_0(file, header)

@@ -1,4 +1,4 @@
-"""Prepared tokens on disk, memory-mapped: opening takes no memory and the same time for any number of tokens."""
+"""Prepared tokens on disk, memory-mapped: opening takes no memory, and the same time for any number of tokens."""
 
 from __future__ import annotations
 
@@ -9,110 +9,102 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from asyncpp.data.config import DataConfig
-from asyncpp.data.manifest import Manifest, Split, file_sha256
+from asyncpp.data.config import DataConfig, MixtureConfig, SourceConfig
+from asyncpp.data.manifest import MANIFEST_FILE, Manifest, Split, file_sha256
+from asyncpp.data.verify import verify
 from asyncpp.errors import ConfigError, require
 
 
 class TokenStream:
-    """The tokens of one split, in order, over as many shards as they take."""
+    """The tokens of one split of a source, in order, over as many shards as they take."""
 
     def __init__(self, folder: Path, split: Split) -> None:
         self.num_tokens = split.num_tokens
         self.num_documents = split.num_documents
-        self._shards = [_open_shard(folder / shard.name, shard.num_tokens) for shard in split.shards]
+        # Plain views of the maps: slicing an np.memmap itself costs a microsecond more.
+        self.shards = [np.asarray(np.load(folder / shard.name, mmap_mode="r")) for shard in split.shards]
         self._shard_tokens = split.shards[0].num_tokens if split.shards else 1  # all but the last are this long
 
     def num_windows(self, sequence_length: int) -> int:
-        """Windows of sequence_length + 1 tokens. Neighbours share one, so every token but the first is a label once."""
+        """Windows of sequence_length + 1 tokens. Neighbours share one, so every token but the first is a label once.
+
+        What is left over at the end, less than sequence_length tokens, is in no window.
+        """
         return max(self.num_tokens - 1, 0) // sequence_length
 
     def windows(self, indices: NDArray[np.int64], sequence_length: int) -> NDArray[np.int64]:
-        """The windows ``indices``, each below num_windows: (..., ) -> (len(indices), sequence_length + 1)."""
+        """The windows ``indices``, each below num_windows: (n,) -> (n, sequence_length + 1)."""
         length = sequence_length + 1
         result = np.empty((len(indices), length), np.int64)
         shards, offsets = np.divmod(indices * sequence_length, self._shard_tokens)
-        for shard in np.unique(shards):
-            tokens = self._shards[shard]
-            rows = np.flatnonzero((shards == shard) & (offsets + length <= len(tokens)))
+        crosses = offsets + length > self._shard_tokens
+        for number in set(shards.tolist()):
+            rows = np.flatnonzero((shards == number) & ~crosses)
             if len(rows):
-                result[rows] = sliding_window_view(tokens, length)[offsets[rows]]
-        for row in np.flatnonzero(offsets + length > self._shard_tokens):  # these go on in the next shards
-            result[row] = self._slice(shards[row], offsets[row], length)
+                result[rows] = sliding_window_view(self.shards[number], length)[offsets[rows]]
+        for row in np.flatnonzero(crosses):
+            result[row] = self._across(int(shards[row]), int(offsets[row]), length)
         return result
 
-    def _slice(self, shard: int, offset: int, length: int) -> NDArray[np.unsignedinteger]:
+    def _across(self, shard: int, offset: int, length: int) -> NDArray[np.unsignedinteger]:
+        """``length`` tokens that begin in ``shard`` and go on in the next ones."""
         pieces = []
         while length:
-            piece = self._shards[shard][offset : offset + length]
-            pieces.append(piece)
-            shard, offset, length = shard + 1, 0, length - len(piece)
+            pieces.append(self.shards[shard][offset : offset + length])
+            length -= len(pieces[-1])
+            shard, offset = shard + 1, 0
         return np.concatenate(pieces)
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """What a source was prepared to. Token ids are below vocab_size; end_of_document is the id that ends a document."""
+class PreparedSource:
+    """One source. weight: its share of the sequences. digest: names its tokens, whatever they are called."""
 
+    name: str
+    weight: float
+    digest: str
     train: TokenStream
     validation: TokenStream
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a run reads. Token ids are below vocab_size; end_of_document is the id that ends a document."""
+
+    sources: tuple[PreparedSource, ...]
     vocab_size: int
     end_of_document: int
 
 
 def open_tokens(config: DataConfig) -> Tokens:
-    """The prepared tokens of ``config``. ConfigError if they are missing, damaged or were made in another way."""
-    folder = config.folder
-    manifest = Manifest.read(folder)
-    check_recipe(config, manifest)
-    for split in manifest.splits.values():
-        require(
-            split.largest_token < config.vocab_size,
-            "data.vocab_size",
-            config.vocab_size,
-            f"expected more than {split.largest_token}, the largest token id in {folder}",
+    """The prepared tokens of ``config``. ConfigError if they are missing, damaged, or were made in another way."""
+    weights = config.weights if isinstance(config, MixtureConfig) else {config.name: 1.0}
+    manifests = {name: Manifest.read(config.folder_of(name)) for name in weights}
+    first, *others = manifests.values()
+    if isinstance(config, SourceConfig):
+        first.check(config)
+    for name, manifest in manifests.items():
+        _check_vocabulary(config, name, manifest)
+        verify(config.folder_of(name), manifest)
+    for name, other in zip(list(weights)[1:], others, strict=True):
+        same = (other.tokenizer_sha256, other.end_of_document) == (first.tokenizer_sha256, first.end_of_document)
+        accepted = f"it was prepared with another tokenizer than {next(iter(weights))}"
+        require(same, f"data.weights.{name}", weights[name], accepted)
+    sources = tuple(
+        PreparedSource(
+            name=name,
+            weight=weights[name],
+            digest=file_sha256(config.folder_of(name) / MANIFEST_FILE),
+            train=TokenStream(config.folder_of(name), manifest.splits["train"]),
+            validation=TokenStream(config.folder_of(name), manifest.splits["validation"]),
         )
-        for shard in split.shards:
-            _check_file(folder / shard.name, shard.num_bytes, shard.sha256)
-    return Tokens(
-        train=TokenStream(folder, manifest.splits["train"]),
-        validation=TokenStream(folder, manifest.splits["validation"]),
-        vocab_size=config.vocab_size,
-        end_of_document=manifest.end_of_document,
+        for name, manifest in manifests.items()
     )
+    return Tokens(sources, config.vocab_size, first.end_of_document)
 
 
-def check_recipe(config: DataConfig, manifest: Manifest) -> None:
-    """ConfigError naming the first setting of ``config`` that the prepared tokens were not made with."""
-    for key, wanted, found in _differences(config.recipe(), manifest.recipe):
-        raise ConfigError(
-            f"data.{key}",
-            wanted,
-            f"{config.folder} was prepared with {found}; give another data.root, or remove that folder",
-        )
-
-
-def _differences(wanted: dict, found: dict, prefix: str = ""):
-    for key in wanted | found:
-        ours, theirs = wanted.get(key), found.get(key)
-        if isinstance(ours, dict) and isinstance(theirs, dict):
-            yield from _differences(ours, theirs, f"{prefix}{key}.")
-        elif ours != theirs:
-            yield f"{prefix}{key}", ours, theirs
-
-
-def _open_shard(path: Path, num_tokens: int) -> NDArray[np.unsignedinteger]:
-    tokens = np.load(path, mmap_mode="r")
-    require(tokens.shape == (num_tokens,), "data.root", path.parent.parent, f"{path} has shape {tokens.shape}")
-    return np.asarray(tokens)  # a plain view of the map: slicing an np.memmap costs a microsecond more
-
-
-def _check_file(path: Path, num_bytes: int, sha256: str) -> None:
-    root = path.parent.parent
-    again = f"remove {path.parent} and prepare it again"
-    if not path.is_file():
-        raise ConfigError("data.root", root, f"{path} is missing; {again}")
-    if path.stat().st_size != num_bytes:
-        raise ConfigError("data.root", root, f"{path} has {path.stat().st_size} bytes, not {num_bytes}; {again}")
-    if file_sha256(path) != sha256:
-        raise ConfigError("data.root", root, f"{path} differs from its checksum; {again}")
+def _check_vocabulary(config: DataConfig, name: str, manifest: Manifest) -> None:
+    largest = max(split.largest_token for split in manifest.splits.values())
+    if largest >= config.vocab_size:
+        accepted = f"expected more than {largest}, the largest token id in {config.folder_of(name)}"
+        raise ConfigError("data.vocab_size", config.vocab_size, accepted)
