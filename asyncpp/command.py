@@ -6,12 +6,13 @@ import difflib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from asyncpp.errors import EXIT_BAD_INPUT, ConfigError, require
 
@@ -28,6 +29,10 @@ def exit_code_of(command: Callable[[], int], overrides: Sequence[str]) -> int:
     except ConfigError as error:
         message = str(error)
     except HYDRA_ERRORS as error:
+        message = str(explain(error, overrides))
+    except ValueError as error:
+        if not str(error).startswith("Config group override"):  # how Hydra words group=3
+            raise
         message = str(explain(error, overrides))
     print(f"error: {message}", file=sys.stderr)
     return EXIT_BAD_INPUT
@@ -57,6 +62,23 @@ def parse_arguments(arguments: Sequence[str], schema: type[Options]) -> Options:
         raise ConfigError(key, _value_of(key, arguments), str(error).splitlines()[0].lower()) from None
 
 
+def typed(composed: DictConfig, key: str, schema: type | None = None) -> Any:
+    """The node at ``key`` as its dataclass: the one that it names, or ``schema``."""
+    node = composed[key]
+    require(isinstance(node, DictConfig), key, node, "expected the name of one of its options, or key=value below it")
+    values = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(values, dict)
+    target = values.pop("_target_", None)
+    schema = schema or get_class(str(target))
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{key}.{error.full_key}", "???", "expected a value") from None
+    except OmegaConfBaseException as error:
+        where = f"{key}.{error.full_key}"
+        raise ConfigError(where, OmegaConf.select(composed, where), _expected(error)) from None
+
+
 def explain(error: Exception, overrides: Sequence[str]) -> ConfigError:
     """An error of Hydra about ``overrides`` as key, value and what is accepted."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
@@ -80,3 +102,10 @@ def _value_of(key: str, overrides: Sequence[str]) -> str:
     """The value that ``overrides`` give to ``key``."""
     values = dict(override.lstrip("+~").split("=", 1) for override in overrides if "=" in override)
     return values.get(key, "")
+
+
+def _expected(error: OmegaConfBaseException) -> str:
+    """The first sentence of OmegaConf's message, from which the rest is bookkeeping."""
+    if isinstance(error, ConfigKeyError):
+        return "no such key"
+    return str(error).splitlines()[0].lower()

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from asyncpp import records
+from asyncpp.command import typed
 from asyncpp.correction.config import CorrectionConfig
 from asyncpp.data.config import DataConfig
-from asyncpp.errors import ConfigError, require
+from asyncpp.errors import require
 from asyncpp.model.config import LlamaConfig
 from asyncpp.optim.config import OptimizerConfig
 from asyncpp.optim.lr_schedule import LRScheduleConfig
@@ -106,36 +105,12 @@ def from_hydra(composed: DictConfig) -> Config:
     """Type and check what Hydra composed. Raises ConfigError."""
     accepted = (*GROUPS, "trainer", *SCALARS)
     for key in composed:
-        require(str(key) in accepted, str(key), composed[key], f"no such key; accepted: {', '.join(accepted)}")
-    values: dict[str, Any] = {name: _typed(composed, name) for name in GROUPS}
-    values["trainer"] = _typed(composed, "trainer", TrainerConfig)
+        require(key in accepted or key == "hydra", str(key), composed[key], f"no such key; accepted: {', '.join(accepted)}")
+    values: dict[str, Any] = {name: typed(composed, name) for name in GROUPS}
+    values["trainer"] = typed(composed, "trainer", TrainerConfig)
     for name, kind in SCALARS.items():
         values[name] = composed[name]
         require(type(values[name]) is kind, name, values[name], f"expected a value of type {kind.__name__}")
     config = Config(**values)
     config.check()
     return config
-
-
-def _typed(composed: DictConfig, key: str, schema: type | None = None) -> Any:
-    """The node at ``key`` as its dataclass: the one that it names, or ``schema``."""
-    node = composed[key]
-    require(isinstance(node, DictConfig), key, node, "expected the name of one of its options, or key=value below it")
-    values = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(values, dict)
-    target = values.pop("_target_", None)
-    schema = schema or get_class(str(target))
-    try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))
-    except MissingMandatoryValue as error:
-        raise ConfigError(f"{key}.{error.full_key}", "???", "expected a value") from None
-    except OmegaConfBaseException as error:
-        where = f"{key}.{error.full_key}"
-        raise ConfigError(where, OmegaConf.select(composed, where), _expected(error)) from None
-
-
-def _expected(error: OmegaConfBaseException) -> str:
-    """The first sentence of OmegaConf's message, from which the rest is bookkeeping."""
-    if isinstance(error, ConfigKeyError):
-        return "no such key"
-    return str(error).splitlines()[0].lower()
