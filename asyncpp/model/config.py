@@ -47,9 +47,11 @@ class LlamaConfig:
     def check(self, key: str) -> None:
         """Raise ConfigError for a shape that cannot be built; ``key`` is where this config stands."""
         for field in ("vocab_size", "num_layers", "hidden_size", "ffn_size", "num_heads", "num_kv_heads"):
-            require(getattr(self, field) >= 1, f"{key}.{field}", getattr(self, field), "expected one or more")
+            value = getattr(self, field)
+            require(value >= 1, f"{key}.{field}", value, "expected one or more")
         for field in ("rope_theta", "norm_eps", "init_std"):
-            require(getattr(self, field) > 0.0, f"{key}.{field}", getattr(self, field), "expected a positive number")
+            value = getattr(self, field)
+            require(value > 0.0, f"{key}.{field}", value, "expected a positive number")
         require(
             self.hidden_size % self.num_heads == 0,
             f"{key}.num_heads",
@@ -69,3 +71,32 @@ class LlamaConfig:
             f"expected heads of an even size, but {key}.hidden_size={self.hidden_size} gives {self.head_dim}: "
             "rotary positions turn pairs",
         )
+
+
+@dataclass
+class MoEConfig(LlamaConfig):
+    """The same decoder, with a mixture of experts in place of every layer's SwiGLU (asyncpp/model/moe.py).
+
+    ffn_size: width inside one expert. num_experts: routed experts of a layer. top_k: how many of them serve a token.
+    shared_ffn_size: width of the expert that serves every token; 0 leaves it out.
+    load_balancing, router_z: coefficients of the two auxiliary losses, each a mean over the model's layers.
+    """
+
+    num_experts: int = MISSING
+    top_k: int = MISSING
+    shared_ffn_size: int = MISSING
+    load_balancing: float = MISSING
+    router_z: float = MISSING
+
+    def check(self, key: str) -> None:
+        super().check(key)
+        require(self.num_experts >= 1, f"{key}.num_experts", self.num_experts, "expected one or more")
+        require(
+            1 <= self.top_k <= self.num_experts,
+            f"{key}.top_k",
+            self.top_k,
+            f"expected 1 to {key}.num_experts={self.num_experts}",
+        )
+        for field in ("shared_ffn_size", "load_balancing", "router_z"):
+            value = getattr(self, field)
+            require(value >= 0, f"{key}.{field}", value, "expected zero or more")

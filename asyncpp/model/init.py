@@ -1,7 +1,7 @@
 """Initial weights: a function of the config, the seed and a parameter's name, so that no split changes them.
 
 Matrices, embedding and head are drawn from N(0, init_std²); the two matrices of a layer that write to the
-residual stream (attention.o, mlp.down) from N(0, init_std² / (2 num_layers)), which keeps the stream's
+residual stream (attention.o and down, of every expert) from N(0, init_std² / (2 num_layers)), which keeps the stream's
 variance from growing with depth (GPT-2, section 2.3; nanotron, which trained SmolLM2, does the same).
 Gains of norms are one.
 """
@@ -18,7 +18,7 @@ from asyncpp.model.config import LlamaConfig
 from asyncpp.model.layout import parameter_infos
 from asyncpp.parameters import ParameterInfo, Role
 
-_RESIDUAL_WRITERS = (".attention.o.weight", ".mlp.down.weight")
+_RESIDUAL_WRITERS = (".attention.o.weight", ".down.weight")
 
 
 def initial_weights(config: LlamaConfig, seed: int) -> list[Tensor]:

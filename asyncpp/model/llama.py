@@ -11,8 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asyncpp.model.config import LlamaConfig
+from asyncpp.model.auxiliary import Auxiliary
+from asyncpp.model.config import LlamaConfig, MoEConfig
+from asyncpp.model.cross_entropy import linear_cross_entropy
+from asyncpp.model.moe import MixtureOfExperts
 from asyncpp.model.rotary import RotaryTables, rotate
+from asyncpp.model.swiglu import SwiGLU
 
 
 def build(config: LlamaConfig, layers: range | None = None, *, first: bool = True, last: bool = True) -> Stage:
@@ -30,6 +34,7 @@ class Stage(nn.Module):
 
     inputs: tokens, int64 (B, S), on the first stage; hidden states (B, S, D) on the others.
     labels: the token that follows each input, int64 (B, S); read on the last stage only.
+    auxiliary: where given, mixture layers add their routers' loss and their experts' load to it.
 
     Returns the mean cross-entropy in nats (0-dim) on the last stage given labels, logits (B, S, V) on the last
     stage without, hidden states (B, S, D) on the others.
@@ -43,15 +48,17 @@ class Stage(nn.Module):
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False) if last else None
         self.rotary = RotaryTables(config.head_dim, config.rope_theta)
 
-    def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(self, inputs: Tensor, labels: Tensor | None = None, auxiliary: Auxiliary | None = None) -> Tensor:
         hidden = inputs if self.embedding is None else self.embedding(inputs)
         rotary = self.rotary.tables(hidden.shape[1], hidden.device, hidden.dtype)
         for layer in self.layers.values():
-            hidden = layer(hidden, rotary)
+            hidden = layer(hidden, rotary, auxiliary)
         if self.norm is None or self.head is None:
             return hidden
-        logits = self.head(self.norm(hidden))
-        return logits if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        hidden = self.norm(hidden)
+        if labels is None:
+            return self.head(hidden)
+        return linear_cross_entropy(hidden.flatten(0, 1), self.head.weight, labels.flatten())
 
 
 class Layer(nn.Module):
@@ -62,12 +69,16 @@ class Layer(nn.Module):
         self.attention_norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
         self.attention = Attention(config)
         self.mlp_norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.mlp = SwiGLU(config.hidden_size, config.ffn_size)
+        is_mixture = isinstance(config, MoEConfig)
+        self.mlp = MixtureOfExperts(config) if is_mixture else SwiGLU(config.hidden_size, config.ffn_size)
 
-    def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor], auxiliary: Auxiliary | None) -> Tensor:
         """(B, S, D) to (B, S, D)."""
         hidden = hidden + self.attention(self.attention_norm(hidden), rotary)
-        return hidden + self.mlp(self.mlp_norm(hidden))
+        normalized = self.mlp_norm(hidden)
+        if isinstance(self.mlp, MixtureOfExperts):
+            return hidden + self.mlp(normalized, auxiliary)
+        return hidden + self.mlp(normalized)
 
 
 class Attention(nn.Module):
@@ -90,17 +101,3 @@ class Attention(nn.Module):
         v = self.v(hidden).view(by_head).transpose(1, 2)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.enable_gqa)
         return self.o(mixed.transpose(1, 2).flatten(2))
-
-
-class SwiGLU(nn.Module):
-    """down(silu(gate x) * up x) (Shazeer, arXiv 2002.05202)."""
-
-    def __init__(self, hidden_size: int, ffn_size: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(hidden_size, ffn_size, bias=False)
-        self.up = nn.Linear(hidden_size, ffn_size, bias=False)
-        self.down = nn.Linear(ffn_size, hidden_size, bias=False)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(B, S, D) to (B, S, D)."""
-        return self.down(F.silu(self.gate(hidden)) * self.up(hidden))

@@ -4,71 +4,53 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from model_cases import SMALL, SMALL_MOE, call, leaves_of, random_tokens
 
 from asyncpp.model.config import LlamaConfig
-from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases
 from asyncpp.model.llama import build
 from asyncpp.model.rotary import RotaryTables, rotate
 
 
-def leaves_of(config: LlamaConfig, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
-    """Initial weights by name, each tied alias a leaf of its own over the same values."""
-    names = [info.name for info in parameter_infos(config)]
-    values = dict(zip(names, (weight.to(dtype) for weight in initial_weights(config, seed=0)), strict=True))
-    for alias, canonical in tied_aliases(config).items():
-        values[alias] = values[canonical].detach()
-    return {name: value.requires_grad_() for name, value in values.items()}
-
-
-def call(stage: nn.Module, leaves: dict[str, Tensor], *inputs: Tensor) -> Tensor:
-    """Run a stage on the leaves that belong to it."""
-    return functional_call(stage, {name: leaves[name] for name, _ in stage.named_parameters()}, inputs)
-
-
-def random_tokens(config: LlamaConfig, batch: int = 2, sequence: int = 7) -> Tensor:
-    return torch.randint(config.vocab_size, (batch, sequence), generator=torch.Generator().manual_seed(1))
-
-
-def test_modules_hold_the_listed_parameters_without_values(small: LlamaConfig) -> None:
-    model = build(small)
+@pytest.mark.parametrize("config", [SMALL, SMALL_MOE])
+def test_modules_hold_the_listed_parameters_without_values(config: LlamaConfig) -> None:
+    model = build(config)
     assert all(parameter.is_meta for parameter in model.parameters())
-    listed = [(info.name, info.shape) for info in parameter_infos(small)]
+    listed = [(info.name, info.shape) for info in parameter_infos(config)]
     assert [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()] == listed
 
 
-def test_a_tied_head_is_not_listed_but_is_called_with_the_embedding(small: LlamaConfig) -> None:
-    tied = replace(small, tied_embeddings=True)
+def test_a_tied_head_is_not_listed_but_is_called_with_the_embedding() -> None:
+    tied = replace(SMALL, tied_embeddings=True)
     listed = {info.name for info in parameter_infos(tied)}
     held = {name for name, _ in build(tied).named_parameters()}
     assert held - listed == set(tied_aliases(tied)) == {"head.weight"}
 
 
+@pytest.mark.parametrize("config", [SMALL, SMALL_MOE])
 @pytest.mark.parametrize("cut", range(4))
-def test_stages_in_a_row_are_the_whole_model(small: LlamaConfig, cut: int) -> None:
-    tokens, leaves = random_tokens(small), leaves_of(small)
-    first = build(small, range(cut), first=True, last=False)
-    last = build(small, range(cut, small.num_layers), first=False, last=True)
+def test_stages_in_a_row_are_the_whole_model(config: LlamaConfig, cut: int) -> None:
+    tokens, leaves = random_tokens(config), leaves_of(config)
+    first = build(config, range(cut), first=True, last=False)
+    last = build(config, range(cut, config.num_layers), first=False, last=True)
     names = [name for stage in (first, last) for name, _ in stage.named_parameters()]
-    assert names == [info.name for info in parameter_infos(small)]
+    assert names == [info.name for info in parameter_infos(config)]
     hidden = call(first, leaves, tokens)
-    assert torch.equal(call(last, leaves, hidden), call(build(small), leaves, tokens))
+    assert torch.equal(call(last, leaves, hidden), call(build(config), leaves, tokens))
 
 
-def test_no_position_sees_a_later_token(small: LlamaConfig) -> None:
-    model, leaves, tokens = build(small), leaves_of(small), random_tokens(small)
+def test_no_position_sees_a_later_token() -> None:
+    model, leaves, tokens = build(SMALL), leaves_of(SMALL), random_tokens(SMALL)
     changed = tokens.clone()
-    changed[:, 4] = (changed[:, 4] + 1) % small.vocab_size
+    changed[:, 4] = (changed[:, 4] + 1) % SMALL.vocab_size
     before = call(model, leaves, tokens)
     after = call(model, leaves, changed)
     torch.testing.assert_close(after[:, :4], before[:, :4], rtol=0, atol=1e-12)
     assert (after[:, 4:] - before[:, 4:]).abs().amax(-1).min() > 1e-6
 
 
-def test_the_loss_is_the_mean_cross_entropy_of_the_logits(small: LlamaConfig) -> None:
-    model, leaves, tokens = build(small), leaves_of(small), random_tokens(small)
+def test_the_loss_is_the_mean_cross_entropy_of_the_logits() -> None:
+    model, leaves, tokens = build(SMALL), leaves_of(SMALL), random_tokens(SMALL)
     labels = tokens.roll(-1, 1)
     log_probabilities = call(model, leaves, tokens).log_softmax(-1)
     expected = -log_probabilities.gather(-1, labels.unsqueeze(-1)).mean()
@@ -87,8 +69,8 @@ def test_rotation_keeps_lengths_and_depends_on_the_distance_only() -> None:
     assert (scores[0, 0] - scores[0, 1]).abs() > 1e-3
 
 
-def test_tables_first_made_in_inference_mode_serve_a_backward(small: LlamaConfig) -> None:
-    model, leaves, tokens = build(small), leaves_of(small), random_tokens(small)
+def test_tables_first_made_in_inference_mode_serve_a_backward() -> None:
+    model, leaves, tokens = build(SMALL), leaves_of(SMALL), random_tokens(SMALL)
     with torch.inference_mode():
         call(model, leaves, tokens)
     call(model, leaves, tokens, tokens).backward()
