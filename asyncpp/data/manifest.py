@@ -90,6 +90,21 @@ class Manifest:
         require(content.pop("format") == FORMAT, "data.root", root, f"{path} has another version's format; {again}")
         return cls(splits=splits_from(content.pop("splits")), **content)
 
+    def summary(self) -> str:
+        """What is in it, in one line, and what a user may not have expected."""
+        counts = [
+            f"{split.num_tokens:,} {name} tokens of {split.num_documents:,} documents"
+            for name, split in self.splits.items()
+        ]
+        notes = []
+        if self.num_empty_documents:
+            notes.append(f"{self.num_empty_documents:,} empty documents left out")
+        if self.num_repaired_documents:
+            notes.append(f"{self.num_repaired_documents:,} documents with invalid characters, replaced by U+FFFD")
+        if self.budget_tokens is not None and self.source_exhausted:
+            notes.append(f"the source ended before the budget of {self.budget_tokens:,} tokens")
+        return "; ".join([", ".join(counts), *notes])
+
     def check(self, config: SourceConfig) -> None:
         """ConfigError naming the first setting of ``config`` that the prepared tokens were not made with."""
         folder = config.folder

@@ -3,26 +3,32 @@
     python -m asyncpp.data.prepare data=fineweb_edu data.budget_tokens=7.2e9
     python -m asyncpp.data.prepare data=local data.path=<file or folder> data.name=mine
 
+    num_workers=<threads>   json=true
+
 It can be broken off at any moment and run again: it goes on, and the files come out the same byte for byte.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from hydra.utils import get_class
 
+from asyncpp.data.command import Options, run_command
 from asyncpp.data.config import DataConfig, MixtureConfig, SourceConfig
 from asyncpp.data.journal import JOURNAL_FILE, Journal
 from asyncpp.data.manifest import MANIFEST_FILE, TOKENIZER_FILE, Manifest, file_sha256
 from asyncpp.data.sources.base import Source
-from asyncpp.data.status import Report, Status, silent
-from asyncpp.errors import ConfigError, require
+from asyncpp.data.status import Report, Status, display, silent
+from asyncpp.errors import EXIT_DONE, ConfigError, require
 
 BYTES_PER_TOKEN = 3.0  # of text, to foresee a size: English has 3.6 with 2,048 entries, 4.5 with 49,152
 
@@ -154,3 +160,20 @@ def _locked(config: SourceConfig, report: Report) -> Iterator[None]:
             report(Status(f"{config.name}: waiting for the process that prepares it"))
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _command(config: DataConfig, options: Options) -> int:
+    with display() as report:
+        prepare(config, report, options["num_workers"])
+    sources = config.weights if isinstance(config, MixtureConfig) else [config.name]
+    manifests = {str(config.folder_of(name)): Manifest.read(config.folder_of(name)) for name in sources}
+    if options["json"]:
+        print(json.dumps({folder: asdict(manifest) for folder, manifest in manifests.items()}, indent=1))
+    else:
+        for folder, manifest in manifests.items():
+            print(f"{folder}: {manifest.summary()}")
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("prepare", __doc__ or "", {"num_workers": int, "json": bool}, _command))

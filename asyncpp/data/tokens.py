@@ -43,16 +43,17 @@ class TokenStream:
             if len(rows):
                 result[rows] = sliding_window_view(self.shards[number], length)[offsets[rows]]
         for row in np.flatnonzero(crosses):
-            result[row] = self._across(int(shards[row]), int(offsets[row]), length)
+            start = int(indices[row]) * sequence_length
+            result[row] = self.slice(start, start + length)
         return result
 
-    def _across(self, shard: int, offset: int, length: int) -> NDArray[np.unsignedinteger]:
-        """``length`` tokens that begin in ``shard`` and go on in the next ones."""
+    def slice(self, start: int, stop: int) -> NDArray[np.unsignedinteger]:
+        """Tokens start to stop, a copy, from as many shards as they lie in."""
         pieces = []
-        while length:
-            pieces.append(self.shards[shard][offset : offset + length])
-            length -= len(pieces[-1])
-            shard, offset = shard + 1, 0
+        while start < stop:
+            number, offset = divmod(start, self._shard_tokens)
+            pieces.append(self.shards[number][offset : offset + stop - start])
+            start += len(pieces[-1])
         return np.concatenate(pieces)
 
 

@@ -1,0 +1,41 @@
+"""What the commands of this package share: ``data=<option> data.<key>=<value>`` to a checked DataConfig."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from asyncpp.command import compose_overrides, exit_code_of, typed
+from asyncpp.data.config import DataConfig
+from asyncpp.errors import EXIT_DONE, require
+
+Options = dict[str, Any]
+
+
+def run_command(
+    name: str, usage: str, option_types: Mapping[str, type], command: Callable[[DataConfig, Options], int]
+) -> int:
+    """Run ``command`` with what sys.argv makes of conf/<name>.yaml. Returns an exit code of asyncpp.errors.
+
+    option_types: the keys beside ``data`` and what their values must be; a whole number must also
+    be positive, or null.
+    """
+    overrides = sys.argv[1:]
+    if {"-h", "--help"} & set(overrides):
+        print(usage.strip())
+        return EXIT_DONE
+    return exit_code_of(lambda: command(*_compose(name, overrides, option_types)), overrides)
+
+
+def _compose(name: str, overrides: Sequence[str], option_types: Mapping[str, type]) -> tuple[DataConfig, Options]:
+    composed = compose_overrides(overrides, name)
+    config = typed(composed, "data")
+    config.check("data")
+    options = {key: composed[key] for key in option_types}
+    for key, value in options.items():
+        if option_types[key] is bool:
+            require(type(value) is bool, key, value, "expected true or false")
+        elif value is not None:
+            require(type(value) is int and value > 0, key, value, "expected a positive whole number")
+    return config, options
