@@ -42,7 +42,8 @@ def draw_loss_curves(curves: LossCurves) -> Figure:
         lines = {line.get_label(): line for panel in figure.axes for line in panel.get_lines()}
         shown = [title for title in CONDITIONS.values() if title in lines]
         figure.legend([lines[title] for title in shown], shown, loc="outside upper center", ncols=len(shown))
-        figure.supxlabel("step (updates)")
+        has_bands = curves.frame["seed"].nunique() > 1
+        figure.supxlabel("step (updates)" + ("; bands: ±1 standard deviation over seeds" if has_bands else ""))
         figure.supylabel(f"{curves.quantity}\n(nats per token)")
     return figure
 

@@ -104,7 +104,8 @@ def test_a_panel_an_optimizer_and_a_line_a_condition(num_optimizers: int) -> Non
         assert len(looks) == 3
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == list(CONDITIONS.values())
-    assert figure.get_supxlabel() == "step (updates)"
+    assert figure.get_supxlabel() == "step (updates); bands: ±1 standard deviation over seeds"
+    assert draw_loss_curves(curves_of(num_optimizers, num_seeds=1)).get_supxlabel() == "step (updates)"
     assert "nats per token" in figure.get_supylabel()
     assert figure.get_size_inches()[0] <= 6.9
 
