@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 from asyncpp.errors import require
@@ -19,7 +19,7 @@ from asyncpp.errors import require
 NONE = -1  # in a field that an action has no use for
 
 
-class Kind(Enum):
+class Kind(StrEnum):
     """What an action does; the value is its letter in the text form."""
 
     FORWARD = "F"  # run a micro-batch through a part, on ``version``; the output waits to be sent or used
@@ -29,7 +29,7 @@ class Kind(Enum):
     UPDATE = "U"  # apply the gradient of ``batch`` to the newest version; makes ``version``
 
 
-class Payload(Enum):
+class Payload(StrEnum):
     """What is sent: an activation to the following part, or a gradient to the one before."""
 
     ACTIVATION = "A"
@@ -59,7 +59,7 @@ class Action(NamedTuple):
     def __str__(self) -> str:
         """The text form, which asyncpp.schedule.text reads: ``F2.0@1 B2.0:1@1 SA2.0>1 RG2.0<1 U2@3``."""
         kind, batch, micro_batch, chunk, version, payload, peer = self
-        text = f"{kind.value}{payload.value if payload else ''}{batch}"
+        text = f"{kind}{payload or ''}{batch}"
         text += f".{micro_batch}" if micro_batch != NONE else ""
         text += f":{chunk}" if chunk else ""
         text += f"@{version}" if version != NONE else ""

@@ -211,6 +211,8 @@ class Builder:
     """A generator and what it asks of its shape.
 
     chunks: parts on a stage by default. full_batches: m >= P. one_micro_batch: a batch is one micro-batch.
+    buffer_size: messages that a channel must hold so that no SEND waits for want of room: one on its way and one that
+    has come, or more where activations for the next chunk come early.
     """
 
     actions: Callable[[Shape, int], Iterator[Action]]
@@ -218,6 +220,7 @@ class Builder:
     any_chunks: bool = False
     full_batches: bool = False
     one_micro_batch: bool = False
+    buffer_size: Callable[[Shape], int] = lambda shape: 2
 
     def unmet(self, shape: Shape) -> ConfigError | None:
         """What is wrong with ``shape`` for this builder."""
@@ -237,10 +240,10 @@ class Builder:
 BUILDERS = {
     "gpipe": Builder(gpipe),
     "one_f_one_b": Builder(one_f_one_b),
-    "interleaved": Builder(interleaved, chunks=2, any_chunks=True),
+    "interleaved": Builder(interleaved, chunks=2, any_chunks=True, buffer_size=lambda shape: max(2, shape.num_stages)),
     "two_bw": Builder(two_bw, full_batches=True),
     "pipedream": Builder(pipedream, one_micro_batch=True),
-    "wpipe": Builder(wpipe, chunks=2, full_batches=True),
+    "wpipe": Builder(wpipe, chunks=2, full_batches=True, buffer_size=lambda shape: max(2, shape.num_micro_batches)),
 }
 ALIASES = {"1f1b": "one_f_one_b", "2bw": "two_bw"}
 
@@ -285,19 +288,12 @@ def build(
     unmet = builder.unmet(shape)
     if unmet:
         raise unmet
-    return assemble(name, shape, builder.actions)
+    return assemble(name, shape, builder.actions, builder.buffer_size(shape))
 
 
-def assemble(name: str, shape: Shape, actions: Callable[[Shape, int], Iterator[Action]]) -> Schedule:
+def assemble(
+    name: str, shape: Shape, actions: Callable[[Shape, int], Iterator[Action]], buffer_size: int = 2
+) -> Schedule:
     """The schedule of any generator of FORWARD, BACKWARD and UPDATE: the way to try one of your own."""
     stages = tuple(tuple(connect(shape, stage, actions(shape, stage))) for stage in range(shape.num_stages))
-    return Schedule(**vars(shape), name=name, stages=stages, buffer_size=buffer_size(shape))
-
-
-def buffer_size(shape: Shape) -> int:
-    """Messages that a channel must hold so that no SEND waits where transfers take no time.
-
-    With one chunk two do: one on its way and one waiting. With more, activations from the last stage to the next
-    chunk on the first one come up to a round (interleaved) or a batch (wpipe) early.
-    """
-    return 2 if shape.num_chunks == 1 else max(shape.num_stages, shape.num_micro_batches)
+    return Schedule(**vars(shape), name=name, stages=stages, buffer_size=buffer_size)

@@ -75,7 +75,7 @@ def terminal_grid(timeline: Timeline, width: int) -> list[Text]:
 
 
 def _terminal_label(schedule: Schedule, action: Action) -> str:
-    return _UPDATE_MARK if action.kind is UPDATE else f"{action.kind.value}{label(schedule, action)}"
+    return _UPDATE_MARK if action.kind is UPDATE else f"{action.kind}{label(schedule, action)}"
 
 
 def save_figure(timelines: Sequence[Timeline], path: Path) -> None:

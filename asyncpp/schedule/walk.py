@@ -59,7 +59,8 @@ def walk(schedule: Schedule, buffer_size: int | None = None, global_norm: bool =
                     awaited.setdefault(key, []).append(stage)
                     break
                 held[key] += 1 if kind is SEND else -1
-                ready.extend(awaited.pop(key, ()))
+                if key in awaited:
+                    ready.extend(awaited.pop(key))
             elif global_norm and kind is BACKWARD:
                 key = action.batch, action.chunk
                 missing[key] = missing.get(key, gradient_size) - 1
