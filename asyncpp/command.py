@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
 from hydra.utils import get_class
@@ -51,6 +52,10 @@ def parse_arguments(arguments: Sequence[str], schema: type[Options]) -> Options:
     """``key=value`` arguments as the dataclass ``schema``, for commands that are not runs. Raises ConfigError."""
     for argument in arguments:
         require("=" in argument, "argument", argument, "expected key=value")
+        try:
+            OmegaConf.from_dotlist([argument])
+        except yaml.YAMLError:
+            raise ConfigError("argument", argument, "expected a YAML value after the =") from None
     defaults = OmegaConf.structured(schema)
     try:
         return OmegaConf.to_object(OmegaConf.merge(defaults, OmegaConf.from_dotlist(list(arguments))))  # type: ignore

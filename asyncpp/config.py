@@ -105,7 +105,9 @@ def from_hydra(composed: DictConfig) -> Config:
     """Type and check what Hydra composed. Raises ConfigError."""
     accepted = (*GROUPS, "trainer", *SCALARS)
     for key in composed:
-        require(key in accepted or key == "hydra", str(key), composed[key], f"no such key; accepted: {', '.join(accepted)}")
+        require(
+            key in accepted or key == "hydra", str(key), composed[key], f"no such key; accepted: {', '.join(accepted)}"
+        )
     values: dict[str, Any] = {name: typed(composed, name) for name in GROUPS}
     values["trainer"] = typed(composed, "trainer", TrainerConfig)
     for name, kind in SCALARS.items():

@@ -90,23 +90,27 @@ def write_metrics_row(file: TextIO, row: Mapping[str, Any]) -> None:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The whole rows of a metrics file; none where there is no file."""
-    return read_metrics_from(path, 0)[0]
-
-
-def read_metrics_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """The whole rows from byte ``offset`` on, and the offset to go on from.
+    """The whole rows of a metrics file; none where there is no file.
 
     A last line without its newline is still being written, or was cut by a kill, and is passed over.
     """
     try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            text = file.read()
+        text = path.read_bytes()
     except FileNotFoundError:
-        return [], offset
-    whole = text[: text.rfind(b"\n") + 1]
-    return [json.loads(line) for line in whole.splitlines()], offset + len(whole)
+        return []
+    return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+
+
+def last_metrics_row(path: Path, key: str) -> dict[str, Any] | None:
+    """The last whole row that has ``key``, of the file's last rows: for whoever watches a run. None where none has."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return None
+    rows = (json.loads(line) for line in reversed(lines[:-1]) if line.startswith(b"{"))
+    return next((row for row in rows if key in row), None)
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:

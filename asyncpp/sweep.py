@@ -25,7 +25,7 @@ from omegaconf import MISSING, OmegaConf
 from asyncpp import records
 from asyncpp.command import compose_overrides, exit_code_of, parse_arguments
 from asyncpp.config import Config, from_hydra
-from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError
+from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
 from asyncpp.trainer.progress import CellWatcher
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
@@ -82,9 +82,10 @@ def load_sweep(name: str) -> SweepFile:
 def expand(name: str, sweep: SweepFile, options: SweepOptions) -> list[Cell]:
     """Every cell of the sweep, checked. Raises ConfigError."""
     scale = options.scale or next(iter(sweep.scales))
-    if scale not in sweep.scales:
-        raise ConfigError("scale", scale, f"expected one of {', '.join(sweep.scales)}")
+    require(scale in sweep.scales, "scale", scale, f"expected one of {', '.join(sweep.scales)}")
     seeds = sweep.seeds if options.seeds is None else options.seeds
+    require(len(seeds) > 0, "seeds", seeds, "expected at least one seed")
+    require(options.num_parallel >= 1, "num_parallel", options.num_parallel, "expected 1 or more")
     shared = [f"sweep_name={name}", f"runs_dir={options.runs_dir}", *_overrides(sweep.scales[scale])]
     cells = []
     for seed, values, cell in itertools.product(seeds, itertools.product(*sweep.grid.values()), sweep.cells):

@@ -20,18 +20,24 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
 
 
-def test_a_row_that_was_cut_is_passed_over_and_read_when_it_is_whole(tmp_path):
+def test_a_row_that_was_cut_is_passed_over(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 0}\n{"step": 1}\n{"st')
-    rows, offset = records.read_metrics_from(path, 0)
-    assert rows == records.read_metrics(path) == [{"step": 0}, {"step": 1}]
-    with path.open("a") as file:
-        file.write('ep": 2}\n')
-    assert records.read_metrics_from(path, offset)[0] == [{"step": 2}]
+    path.write_text('{"step": 0}\n{"step": 1, "a": 2}\n{"step": 2}\n{"st')
+    assert records.read_metrics(path) == [{"step": 0}, {"step": 1, "a": 2}, {"step": 2}]
+    assert records.last_metrics_row(path, "step") == {"step": 2}
+    assert records.last_metrics_row(path, "a") == {"step": 1, "a": 2}
+    assert records.last_metrics_row(path, "b") is None
+
+
+def test_the_last_row_is_found_in_a_long_file(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {step}}}\n' for step in range(5000)))
+    assert records.last_metrics_row(path, "step") == {"step": 4999}
 
 
 def test_no_metrics_file_has_no_rows(tmp_path):
     assert records.read_metrics(tmp_path / "metrics.jsonl") == []
+    assert records.last_metrics_row(tmp_path / "metrics.jsonl", "step") is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"status": "failed"}'])

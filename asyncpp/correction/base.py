@@ -15,17 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from asyncpp.correction.config import CorrectionConfig
-
-
-def subtract_update(weights: list[Tensor], updates: list[Tensor], decay_factor: float) -> None:
-    """x_{t+1} = W(x_t) - u_t, in place, with decoupled weight decay W(x) = decay_factor * x."""
-    torch._foreach_mul_(weights, decay_factor)
-    torch._foreach_sub_(weights, updates)
+    from asyncpp.optim.base import UpdateRule
 
 
 class Correction:
@@ -61,17 +55,18 @@ class Correction:
 
     def advance(
         self,
+        rule: UpdateRule,
         indices: Sequence[int],
+        gradients: list[Tensor],
         weights: list[Tensor],
-        updates: list[Tensor],
-        decay_factor: float,
+        lr: float,
         staleness: int,
     ) -> None:
-        """Turn x_t into x_{t+1}, in place, for the parameters ``indices`` of the stage.
+        """Turn x_t into x_{t+1}, in place, for the parameters ``indices`` of the stage: x_{t+1} = W(x_t) - u_t.
 
-        ``updates`` is u_t: learning rate included, decoupled weight decay excluded. It is not kept.
+        ``gradients`` and ``weights`` are theirs; ``rule`` makes u_t of them. ``staleness`` of the batch, in updates.
         """
-        subtract_update(weights, updates, decay_factor)
+        rule.step(gradients, weights, lr)
 
     def z_weights(self, weights: list[Tensor], staleness: int) -> list[Tensor] | None:
         """The weights read at z, or None for a correction that has no such reading.

@@ -20,12 +20,16 @@ The weights can also be read at z_t = x_t + lambda u_{t-1}, the point that x_t p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from asyncpp.correction.base import Correction, subtract_update
+from asyncpp.correction.base import Correction
 from asyncpp.correction.config import ErrorFeedbackConfig
+
+if TYPE_CHECKING:
+    from asyncpp.optim.base import UpdateRule
 
 
 class ErrorFeedback(Correction):
@@ -40,21 +44,24 @@ class ErrorFeedback(Correction):
 
     def advance(
         self,
+        rule: UpdateRule,
         indices: Sequence[int],
+        gradients: list[Tensor],
         weights: list[Tensor],
-        updates: list[Tensor],
-        decay_factor: float,
+        lr: float,
         staleness: int,
     ) -> None:
+        updates = rule.update(gradients, weights, lr)
+        decay = rule.decay_factor(lr)
         if self.decay_form == "C":
-            updates = list(torch._foreach_add(updates, weights, alpha=1.0 - decay_factor))
-            decay_factor = 1.0
+            torch._foreach_add_(updates, weights, alpha=1.0 - decay)
+            decay = 1.0
         previous = [self.previous[index] for index in indices]
+        torch._foreach_mul_(weights, decay)
         if staleness == 0:
-            subtract_update(weights, updates, decay_factor)
+            torch._foreach_sub_(weights, updates)
         else:
-            carry = decay_factor if self.decay_form == "A" else 1.0
-            torch._foreach_mul_(weights, decay_factor)
+            carry = decay if self.decay_form == "A" else 1.0
             torch._foreach_add_(weights, updates, alpha=-(1.0 + self.strength))
             torch._foreach_add_(weights, previous, alpha=self.strength * carry)
         torch._foreach_copy_(previous, updates)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from asyncpp.optim.stand_still import StandStill
 from asyncpp.pipeline.stage import StageState
 
 
@@ -63,13 +64,9 @@ def _step(
     lr_factor *= stage.correction.lr_factor(batch, staleness)
     weights = stage.versions.advance()
     for group in stage.optimizer.groups:
+        rule = StandStill(group.rule) if skipped else group.rule
         lr = group.peak_lr * lr_factor
-        group_weights = [weights[i] for i in group.indices]
-        if skipped:
-            updates = [torch.zeros_like(weight) for weight in group_weights]
-        else:
-            updates = group.rule.update([gradients[i] for i in group.indices], group_weights, lr)
-        stage.correction.advance(group.indices, group_weights, updates, group.rule.decay_factor(lr), staleness)
+        stage.correction.advance(rule, group.indices, group.select(gradients), group.select(weights), lr, staleness)
 
 
 def global_norm(gradients: Sequence[Tensor]) -> float:

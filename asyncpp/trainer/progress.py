@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
@@ -100,7 +100,6 @@ class CellWatcher:
     def __init__(self, num_steps: Mapping[Path, int]) -> None:
         self._num_steps = num_steps
         self._num_ended = 0
-        self._offsets: dict[Path, int] = {}
         self._tasks: dict[Path, TaskID] = {}
         self._console = Console(stderr=True)
         self._bars = RichProgress(
@@ -125,11 +124,11 @@ class CellWatcher:
         for folder in running:
             if folder not in self._tasks:
                 self._tasks[folder] = self._bars.add_task(folder.name, total=self._num_steps[folder], numbers="")
-            for row in self._new_rows(folder):
-                if "train/loss" in row:
-                    speed = row[f"{records.TIME_PREFIX}tokens_per_s"]
-                    numbers = f"loss {row['train/loss'] or float('nan'):.3f}  {speed:,.0f} tokens/s"
-                    self._bars.update(self._tasks[folder], completed=row["step"] + 1, numbers=numbers)
+            row = records.last_metrics_row(folder / records.METRICS_FILE, "train/loss")
+            if row is not None:
+                speed = row[f"{records.TIME_PREFIX}tokens_per_s"]
+                numbers = f"loss {row['train/loss'] or float('nan'):.3f}  {speed:,.0f} tokens/s"
+                self._bars.update(self._tasks[folder], completed=row["step"] + 1, numbers=numbers)
 
     def ended(self, folder: Path) -> None:
         """Say how the run in ``folder`` ended."""
@@ -140,9 +139,3 @@ class CellWatcher:
         if folder in self._tasks:
             self._bars.remove_task(self._tasks.pop(folder))
         self._console.print(f"[{self._num_ended}/{len(self._num_steps)}] {folder.name}  {result}", highlight=False)
-
-    def _new_rows(self, folder: Path) -> Iterable[dict[str, Any]]:
-        rows, self._offsets[folder] = records.read_metrics_from(
-            folder / records.METRICS_FILE, self._offsets.get(folder, 0)
-        )
-        return rows

@@ -41,9 +41,9 @@ def test_constant_stays_at_the_peak():
 
 
 def test_wrong_values_are_refused():
-    with pytest.raises(ConfigError, match="lr_schedule.lr_warmup_steps=11: expected 0 to trainer.num_steps=10"):
+    with pytest.raises(ConfigError, match=r"lr_schedule.lr_warmup_steps=11: expected 0 to trainer.num_steps=10"):
         cosine(steps=11).check("lr_schedule", 10)
-    with pytest.raises(ConfigError, match="lr_warmup_fraction=1.5"):
+    with pytest.raises(ConfigError, match=r"lr_warmup_fraction=1.5"):
         cosine(fraction=1.5).check("lr_schedule", 10)
     with pytest.raises(ConfigError, match="final_lr_fraction=-1"):
         cosine(final=-1).check("lr_schedule", 10)

@@ -1,4 +1,4 @@
-"""Identities 1, 2, 3 and 7: the simulator is the plain loop, gradient accumulation, and the delayed loop, to the bit."""
+"""Identities 1, 2, 3, 7: the simulator is the plain loop, gradient accumulation and the delayed loop, to the bit."""
 
 from __future__ import annotations
 

@@ -1,0 +1,90 @@
+"""Sweep files: what they expand to, what they refuse, and that a second run has nothing to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncpp import records
+from asyncpp.errors import ConfigError
+from asyncpp.sweep import SWEEPS, SweepOptions, expand, load_sweep
+
+
+def sweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "asyncpp.sweep", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SWEEPS.glob("*.yaml")))
+def test_every_sweep_file_expands_to_different_runs_at_every_scale(name):
+    file = load_sweep(name)
+    for scale in file.scales:
+        cells = expand(name, file, SweepOptions(scale=scale))
+        assert len({cell.folder for cell in cells}) == len(cells) > 0
+
+
+def test_the_demo_is_two_optimizers_by_three_conditions_by_the_seeds():
+    cells = expand("demo", load_sweep("demo"), SweepOptions(seeds=[3, 4]))
+    kinds = {(c.config.optimizer.name, c.config.delay.name, c.config.correction.name, c.config.seed) for c in cells}
+    conditions = [("sync", "none"), ("one_step", "none"), ("one_step", "ef")]
+    assert kinds == {(o, *condition, s) for o in ("adamw", "muon") for condition in conditions for s in (3, 4)}
+
+
+def test_one_bad_cell_stops_all_before_they_start(tmp_path):
+    result = sweep("run", "demo", "overrides=['optimizer.betas=[0.9,0.9]']", cwd=tmp_path)  # muon has none
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: optimizer.betas=[0.9,0.9]: no such key; accepted here:")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "demi"], "sweep=demi: expected one of demo"),
+        (["run", "demo", "scale=huge"], "scale=huge: expected one of tiny"),
+        (["run", "demo", "seed=1"], "seed=1: no such key; did you mean seeds?"),
+        (["run", "demo", "num_parallel=two"], "num_parallel=two: value 'two'"),
+        (["run", "demo", "num_parallel=0"], "num_parallel=0: expected 1 or more"),
+        (["run", "demo", "seeds=[]"], "seeds=[]: expected at least one seed"),
+        (["run", "demo", "seeds=[0"], "argument=seeds=[0: expected a YAML value"),
+        (["run", "demo", "nonsense"], "argument=nonsense: expected key=value"),
+        (["walk", "demo"], "command=walk demo: expected run <sweep>"),
+        ([], "command=: expected run <sweep>"),
+    ],
+)
+def test_bad_input_is_one_line_with_exit_code_2(tmp_path, arguments, message):
+    result = sweep(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {message}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_cell_is_named_and_the_others_run_then_only_it_is_missing(tmp_path, tmp_path_factory):
+    data_root = tmp_path_factory.getbasetemp().parent / "data"
+    few = f"overrides=[trainer.num_steps=2,data.num_validation_sequences=8,data.root={data_root}]"
+    first = run_demo(few, tmp_path)
+    assert first.returncode == 0, first.stderr
+    runs = records.find_runs(tmp_path / "runs" / "demo")
+    assert len(runs) == 6 and all(records.is_finished(run.folder) for run in runs)
+    (runs[0].folder / records.SUMMARY_FILE).unlink()
+    with records.locked(runs[0].folder):
+        second = run_demo(few, tmp_path)
+        assert second.returncode == 1
+        assert f"failed: runs/demo/{runs[0].folder.name}" in second.stderr
+    third = run_demo(few, tmp_path)
+    assert third.returncode == 0 and "6 runs, 5 finished before" in third.stdout
+    fourth = run_demo(few, tmp_path)
+    assert fourth.returncode == 0 and "6 runs, 6 finished before" in fourth.stdout
+
+
+def run_demo(few: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return sweep("run", "demo", few, cwd=cwd)
+
+
+def test_an_unknown_sweep_names_the_known_ones():
+    with pytest.raises(ConfigError, match="sweep=nothing: expected one of"):
+        load_sweep("nothing")
