@@ -60,8 +60,8 @@ def one_f_one_b(shape: Shape, stage: int) -> Iterator[Action]:
 def interleaved(shape: Shape, stage: int) -> Iterator[Action]:
     """1F1B over several chunks of the model on every stage (Narayanan et al., arXiv 2104.04473, section 2.2).
 
-        0 1 0 1 . 0'. 1'0'. 1'|     P = m = 2, two chunks: the second 0 and 1 are chunk 1's forwards, the first 0'
-        . 0 1 0 0'1 1'0'. 1'|       and 1' its backwards. A slot is half as long, and so is the bubble.
+        0 1 0 1 . 0'. 1'0'1'|     P = m = 2, two chunks: the second 0 and 1 are chunk 1's forwards, the first 0' and
+        . 0 1 0 0'1 1'0'1'|       1' its backwards. A slot is half as long as with one chunk, and so is the bubble.
 
     Micro-batches take turns in rounds of P. Where P does not divide m, which the paper asks for, the rounds are larger:
     with smaller ones the first stage would wait for an activation that has not come round.
@@ -127,8 +127,9 @@ def pipedream(shape: Shape, stage: int) -> Iterator[Action]:
 def wpipe(shape: Shape, stage: int) -> Iterator[Action]:
     """Two groups of layers, the first a batch ahead of the second (WPipe, Yang et al., ICLR 2022).
 
-        0 1 0 1 2 0'3 1'2|0'3 1'4|2'5     P = m = 2. Group 0 (chunk 0) holds the first half of the model, group 1 the
-        . 0 1 0 0'1 1'2 0'3|1'2 2'3|..    second; here 0 1 of group 0, 0 1 of group 1, 2 3 of group 0, ...
+        0 1 0 1 . 0'2 1'3|0'2 1'3|2'4 3'5     P = m = 2. Group 0 (chunk 0) holds the first half of the model, group 1
+        . 0 1 0 0'1 1'2 0'3|1'2 2'3|3'4 2'5   the second: forwards 0 1 of group 0, 0 1 of group 1, 2 3 of group 0,
+                                              2 3 of group 1, ...; backwards 0' 1' of group 1, 0' 1' of group 0, ...
 
     The paper's rule, as its abstract has it: in the first group the forwards of the next batch come before the
     backwards of this one, in the second the order is kept, and the groups update by turns. So group 0 runs batch t on
