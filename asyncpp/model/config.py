@@ -6,10 +6,13 @@ conf/model/<name>.yaml holds the values and their sources; asyncpp/model/llama.p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from omegaconf import MISSING
 
 from asyncpp.errors import require
+from asyncpp.model.hf_config import read_hf_config
 
 
 @dataclass
@@ -21,6 +24,7 @@ class LlamaConfig:
     rope_theta: base of the rotary wavelengths. norm_eps: added to the mean square before its root.
     init_std: standard deviation of every matrix that does not write to the residual stream
     (asyncpp/model/init.py). tied_embeddings: the output head is the embedding's transpose.
+    init_from: a transformers folder whose weights a run starts from; null draws them.
     """
 
     name: str = MISSING
@@ -34,6 +38,7 @@ class LlamaConfig:
     norm_eps: float = MISSING
     init_std: float = MISSING
     tied_embeddings: bool = MISSING
+    init_from: str | None = None
 
     @property
     def head_dim(self) -> int:
@@ -71,6 +76,37 @@ class LlamaConfig:
             f"expected heads of an even size, but {key}.hidden_size={self.hidden_size} gives {self.head_dim}: "
             "rotary positions turn pairs",
         )
+        if self.init_from is not None:
+            self._check_init_from(f"{key}.init_from", self.init_from)
+
+    def hf_config(self) -> dict[str, Any]:
+        """What transformers' config.json says of this shape; token ids and lengths are not the model's to say."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "vocab_size": self.vocab_size,
+            "num_hidden_layers": self.num_layers,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.ffn_size,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "rms_norm_eps": self.norm_eps,
+            "rope_theta": self.rope_theta,  # where transformers 4 looks, and below where 5 does
+            "rope_parameters": {"rope_theta": self.rope_theta, "rope_type": "default"},
+            "tie_word_embeddings": self.tied_embeddings,
+            "initializer_range": self.init_std,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+        }
+
+    def _check_init_from(self, key: str, folder: str) -> None:
+        found = read_hf_config(key, Path(folder))
+        for name, value in self.hf_config().items():
+            if name not in ("architectures", "initializer_range"):
+                accepted = f"expected a model with {name} {value}, as model={self.name} has, not {found.get(name)}"
+                require(found.get(name) in (None, value), key, folder, accepted)
 
 
 @dataclass
@@ -100,3 +136,20 @@ class MoEConfig(LlamaConfig):
         for field in ("shared_ffn_size", "load_balancing", "router_z"):
             value = getattr(self, field)
             require(value >= 0, f"{key}.{field}", value, "expected zero or more")
+
+    def hf_config(self) -> dict[str, Any]:
+        """As GraniteMoeShared, whose multipliers are one here, but for the usual 1/sqrt(head_dim) of the scores."""
+        llama = super().hf_config()
+        del llama["mlp_bias"]
+        return llama | {
+            "architectures": ["GraniteMoeSharedForCausalLM"],
+            "model_type": "granitemoeshared",
+            "num_local_experts": self.num_experts,
+            "num_experts_per_tok": self.top_k,
+            "shared_intermediate_size": self.shared_ffn_size,
+            "router_aux_loss_coef": self.load_balancing,
+            "attention_multiplier": self.head_dim**-0.5,
+            "embedding_multiplier": 1.0,
+            "residual_multiplier": 1.0,
+            "logits_scaling": 1.0,
+        }

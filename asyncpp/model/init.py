@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from asyncpp.model.config import LlamaConfig
+from asyncpp.model.hf_folder import read_weights
 from asyncpp.model.layout import parameter_infos
 from asyncpp.parameters import ParameterInfo, Role
 
 _RESIDUAL_WRITERS = (".attention.o.weight", ".down.weight")
 
 
-def initial_weights(config: LlamaConfig, seed: int) -> list[Tensor]:
-    """The weights before the first update, fp32 on the CPU, in canonical order."""
-    return [initial_weight(config, info, seed) for info in parameter_infos(config)]
+def initial_weights(config: LlamaConfig, seed: int, infos: Sequence[ParameterInfo] | None = None) -> list[Tensor]:
+    """The weights before the first update, fp32 on the CPU: of ``infos``, or all in canonical order.
+
+    They are drawn with ``seed``, or read from ``config.init_from``.
+    """
+    infos = parameter_infos(config) if infos is None else infos
+    if config.init_from is not None:
+        return read_weights(Path(config.init_from), config, infos)
+    return [initial_weight(config, info, seed) for info in infos]
 
 
 def initial_weight(config: LlamaConfig, info: ParameterInfo, seed: int) -> Tensor:

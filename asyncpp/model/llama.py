@@ -42,7 +42,7 @@ class Stage(nn.Module):
 
     def __init__(self, config: LlamaConfig, layers: range, *, first: bool, last: bool) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size) if first else None
+        self.embedding = _embedding(config) if first else None
         self.layers = nn.ModuleDict({str(layer): Layer(config) for layer in layers})
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps) if last else None
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False) if last else None
@@ -59,6 +59,11 @@ class Stage(nn.Module):
         if labels is None:
             return self.head(hidden)
         return linear_cross_entropy(hidden.flatten(0, 1), self.head.weight, labels.flatten())
+
+
+def _embedding(config: LlamaConfig) -> nn.Embedding:
+    # nn.Embedding's own initialisation, pointless here, makes torch import its compiler: seconds at every start.
+    return nn.Embedding.from_pretrained(torch.empty(config.vocab_size, config.hidden_size), freeze=False)
 
 
 class Layer(nn.Module):
