@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,12 @@ def run_command(
         print(usage.strip())
         return EXIT_DONE
     return exit_code_of(lambda: command(*_compose(name, overrides, option_types)), overrides)
+
+
+def print_json(reports: Mapping[str, Mapping[str, Any]]) -> None:
+    """One JSON document: the report of the one source, or of a mixture's sources by name."""
+    only = next(iter(reports.values()))
+    print(json.dumps(only if len(reports) == 1 else reports, indent=1))
 
 
 def _compose(name: str, overrides: Sequence[str], option_types: Mapping[str, type]) -> tuple[DataConfig, Options]:

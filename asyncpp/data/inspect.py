@@ -6,7 +6,6 @@ python -m asyncpp.data.inspect data=local data.name=mine num_samples=5 sample_to
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncpp.data.command import Options, run_command
+from asyncpp.data.command import Options, print_json, run_command
 from asyncpp.data.config import DataConfig, MixtureConfig, SourceConfig
 from asyncpp.data.manifest import TOKENIZER_FILE, Manifest
 from asyncpp.data.tokenizer import read_tokenizer
@@ -31,8 +30,7 @@ def inspect(folder: Path, num_samples: int, sample_tokens: int) -> dict[str, Any
     manifest = Manifest.read(folder)
     verify(folder, manifest, from_scratch=True)
     tokenizer = read_tokenizer(folder / TOKENIZER_FILE)
-    report = {key: value for key, value in asdict(manifest).items() if key != "splits"}
-    report["splits"] = {}
+    report = {"folder": str(folder), **asdict(manifest), "splits": {}}
     for name, split in manifest.splits.items():
         stream = TokenStream(folder, split)
         used, largest = _ids_used(stream, manifest.vocab_size)
@@ -107,28 +105,25 @@ def _command(config: DataConfig, options: Options) -> int:
     if isinstance(config, SourceConfig):
         Manifest.read(config.folder).check(config)
     sources = list(config.weights) if isinstance(config, MixtureConfig) else [config.name]
-    reports = {
-        str(config.folder_of(name)): inspect(config.folder_of(name), options["num_samples"], options["sample_tokens"])
-        for name in sources
-    }
+    lengths = (options["num_samples"], options["sample_tokens"])
+    reports = {name: inspect(config.folder_of(name), *lengths) for name in sources}
     if options["json"]:
-        print(json.dumps(reports if len(reports) > 1 else next(iter(reports.values())), indent=1))
+        print_json(reports)
     else:
-        for folder, report in reports.items():
-            _print(folder, report)
+        for report in reports.values():
+            _print(report)
     return EXIT_DONE if all(map(is_sound, reports.values())) else EXIT_FAILED
 
 
-def _print(folder: str, report: dict[str, Any]) -> None:
-    print(f"{folder}: every byte is as it was written; revision {report['revision']}, {report['dtype']}")
+def _print(report: dict[str, Any]) -> None:
+    print(f"{report['folder']}: every byte is as it was written; revision {report['revision']}, {report['dtype']}")
     print(f"  {report['vocab_size']:,} token ids, of which {report['end_of_document']} ends a document")
     print(f"  {report['num_empty_documents']:,} empty and {report['num_repaired_documents']:,} repaired documents")
     for name, split in report["splits"].items():
         census = split["end_of_document_census"]
         lengths = (census["shortest_tokens"], census["mean_tokens"], census["longest_tokens"])
-        print(
-            f"{name}: {split['num_tokens']:,} tokens, {split['num_bytes'] / 1e6:,.1f} MB in {split['num_shards']} shards"
-        )
+        megabytes = split["num_bytes"] / 1e6
+        print(f"{name}: {split['num_tokens']:,} tokens, {megabytes:,.1f} MB in {split['num_shards']} shards")
         print(f"  {split['num_documents']:,} documents and {census['num_ends']:,} ends of documents")
         print("  shortest {:,}, mean {:,.0f}, longest {:,} tokens".format(*lengths))
         print(f"  {split['num_ids_used']:,} of the token ids occur")

@@ -53,7 +53,7 @@ class Journal:
         """The journal in ``folder``; None if there is none that can be trusted, and one must begin anew."""
         try:
             content = unseal((folder / JOURNAL_FILE).read_bytes())
-        except FileNotFoundError:
+        except OSError:
             return None
         if content is None:
             return None

@@ -11,7 +11,6 @@ It can be broken off at any moment and run again: it goes on, and the files come
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from hydra.utils import get_class
 
-from asyncpp.data.command import Options, run_command
+from asyncpp.data.command import Options, print_json, run_command
 from asyncpp.data.config import DataConfig, MixtureConfig, SourceConfig
 from asyncpp.data.journal import JOURNAL_FILE, Journal
 from asyncpp.data.manifest import MANIFEST_FILE, TOKENIZER_FILE, Manifest, file_sha256
@@ -91,11 +90,12 @@ class _Preparation:
             raise ConfigError("data.root", self.config.root, accepted) from error
 
     def _resume(self) -> Journal | None:
-        """The journal of an earlier attempt with the same settings; None if there was none."""
+        """The journal of an earlier attempt with the same settings; None if there is nothing to go on from."""
         journal = Journal.read(self.folder)
-        if journal is not None:
-            journal.check(self.config, self.folder)
-            self.source.open(journal.revision)
+        if journal is None or journal.cursor is None:
+            return None
+        journal.check(self.config, self.folder)
+        self.source.open(journal.revision)
         return journal
 
     def _begin(self) -> Journal:
@@ -165,13 +165,13 @@ def _locked(config: SourceConfig, report: Report) -> Iterator[None]:
 def _command(config: DataConfig, options: Options) -> int:
     with display() as report:
         prepare(config, report, options["num_workers"])
-    sources = config.weights if isinstance(config, MixtureConfig) else [config.name]
-    manifests = {str(config.folder_of(name)): Manifest.read(config.folder_of(name)) for name in sources}
+    sources = list(config.weights) if isinstance(config, MixtureConfig) else [config.name]
+    manifests = {name: Manifest.read(config.folder_of(name)) for name in sources}
     if options["json"]:
-        print(json.dumps({folder: asdict(manifest) for folder, manifest in manifests.items()}, indent=1))
+        print_json({name: {"folder": str(config.folder_of(name)), **asdict(manifests[name])} for name in sources})
     else:
-        for folder, manifest in manifests.items():
-            print(f"{folder}: {manifest.summary()}")
+        for name, manifest in manifests.items():
+            print(f"{config.folder_of(name)}: {manifest.summary()}")
     return EXIT_DONE
 
 

@@ -1,0 +1,80 @@
+"""Small sources in a temporary folder, and the plainest way to the tokens that they must give."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from asyncpp.data.config import LocalConfig, TokenizerConfig
+from asyncpp.data.split import is_held_out
+
+END = "<|endoftext|>"
+FRACTION = 0.2
+TEXT = "the state of our union is strong and every citizen knows that peace and commerce with all nations"
+WORDS = TEXT.split()
+
+
+def make_documents(count: int, seed: int = 0, longest: int = 60) -> list[str]:
+    random = np.random.default_rng(seed)
+    return [f"{number}: " + " ".join(random.choice(WORDS, random.integers(1, longest))) for number in range(count)]
+
+
+def write_json_lines(path: Path, documents: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents), encoding="utf-8")
+
+
+@dataclass
+class Workshop:
+    """Makes raw files and their configs below one temporary folder, all with one small tokenizer."""
+
+    folder: Path
+    tokenizer_file: Path
+
+    def config(self, **settings) -> LocalConfig:
+        values = {
+            "name": "local",
+            "root": str(self.folder / "data"),
+            "path": str(self.folder / "raw"),
+            "sequence_length": 16,
+            "vocab_size": 300,
+            "num_validation_sequences": 4,
+            "tokenizer": TokenizerConfig("file", str(self.tokenizer_file), END),
+            "validation_fraction": FRACTION,
+            "shard_tokens": 500,
+            "text_column": "text",
+        }
+        return LocalConfig(**{**values, **settings})
+
+    def write(self, documents: list[str], name: str = "a.jsonl") -> Path:
+        path = self.folder / "raw" / name
+        write_json_lines(path, documents)
+        return path
+
+    def expected(self, documents: list[str]) -> dict[str, list[int]]:
+        """The tokens of both splits, by the plainest means."""
+        tokenizer = Tokenizer.from_file(str(self.tokenizer_file))
+        tokenizer.encode_special_tokens = True
+        splits: dict[str, list[int]] = {"train": [], "validation": []}
+        for text in documents:
+            if ids := tokenizer.encode(text, add_special_tokens=False).ids:
+                split = splits["validation" if is_held_out(text, FRACTION) else "train"]
+                split.extend([*ids, tokenizer.token_to_id(END)])
+        return splits
+
+
+def stored(folder: Path) -> dict[str, list[int]]:
+    """The tokens of both splits in a prepared folder, read by NumPy alone."""
+    return {
+        split: [int(token) for path in sorted(folder.glob(f"{split}-*.npy")) for token in np.load(path)]
+        for split in ("train", "validation")
+    }
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a prepared folder, but for the memory of what was verified."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "verified.json"}
