@@ -1,0 +1,211 @@
+import gzip
+import json
+from dataclasses import fields
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from data_cases import END, Workshop, contents, make_documents, stored, write_json_lines
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from asyncpp.data import tokenize, writer
+from asyncpp.data.config import HubConfig, SotuConfig, TokenizerConfig
+from asyncpp.data.prepare import prepare
+from asyncpp.data.sources import base, files, hub
+from asyncpp.data.sources.embedded import EmbeddedSource
+from asyncpp.data.sources.files import FileSource
+from asyncpp.data.sources.hub import HubSource
+from asyncpp.errors import ConfigError
+
+DOCUMENTS = make_documents(90)
+
+# FineWeb's columns, as its dataset card lists them.
+FINEWEB_COLUMNS = ("text", "id", "dump", "url", "date", "file_path", "language", "language_score", "token_count")
+
+
+def write_parquet(path, documents, rows_per_group=7):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {name: [f"{name} {number}" for number in range(len(documents))] for name in FINEWEB_COLUMNS}
+    columns |= {"text": documents, "language_score": [0.9] * len(documents), "token_count": [7] * len(documents)}
+    pq.write_table(pa.table(columns), path, row_group_size=rows_per_group)
+
+
+def write_every_kind(folder):
+    """Ninety documents over files of all kinds, in the order of their names."""
+    write_parquet(folder / "a.parquet", DOCUMENTS[:30])
+    write_json_lines(folder / "b" / "c.jsonl", DOCUMENTS[30:50])
+    (folder / "b" / "d.jsonl.gz").write_bytes(
+        gzip.compress("".join(json.dumps({"text": text}) + "\n\n" for text in DOCUMENTS[50:70]).encode())
+    )
+    for number in range(70, 89):
+        (folder / "e" / f"{number}.txt").parent.mkdir(exist_ok=True)
+        (folder / "e" / f"{number}.txt").write_text(DOCUMENTS[number])
+    write_parquet(folder / "f.parquet", DOCUMENTS[89:])
+    (folder / "ignored.csv").write_text("text\nno")
+
+
+def hub_config(workshop, **given) -> HubConfig:
+    config = workshop.config()
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    of_hub = {"path": str(workshop.folder / "repository"), "repository": "organisation/dataset", "revision": "main"}
+    return HubConfig(**{**values, **of_hub, "sample": "10BT", "files": "sample/10BT/*.parquet", **given})
+
+
+def write_hub_layout(folder):
+    """A local copy of a repository, of which only one sample was copied."""
+    for number in range(3):
+        path = folder / "sample" / "10BT" / f"00{number}_00000.parquet"
+        write_parquet(path, DOCUMENTS[30 * number : 30 * number + 30])
+    card = {"default": "data/*/*", "sample-10BT": "sample/10BT/*"}
+    entries = [
+        f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {path}" for name, path in card.items()
+    ]
+    (folder / "README.md").write_text("---\nconfigs:\n" + "\n".join(entries) + "\n---\n")
+
+
+def open_source(kind, workshop):
+    if kind == "files":
+        source = FileSource(workshop.config())
+    elif kind == "hub":
+        source = HubSource(hub_config(workshop))
+    else:
+        source = EmbeddedSource(SotuConfig())
+    source.open(None)
+    return source
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory, tokenizer_file):
+    workshop = Workshop(tmp_path_factory.mktemp("sources"), tokenizer_file)
+    write_every_kind(workshop.folder / "raw")
+    write_hub_layout(workshop.folder / "repository")
+    return workshop
+
+
+@pytest.mark.parametrize("kind", ["files", "hub"])
+def test_every_document_in_order(filled, kind):
+    assert [document.text for document in open_source(kind, filled).documents(None)] == DOCUMENTS
+
+
+@pytest.mark.parametrize("kind", ["files", "hub", "embedded"])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stop=st.integers(1, 89))
+def test_a_cursor_leads_to_the_rest(filled, monkeypatch, kind, stop):
+    """A cursor goes through JSON and into another object, as it does from one process to the next."""
+    monkeypatch.setattr(hub, "ROWS_PER_BATCH", 8)
+    monkeypatch.setattr(files, "ROWS_PER_BATCH", 4)
+    source = open_source(kind, filled)
+    reading = source.documents(None)
+    for _ in range(stop):
+        last = next(reading)
+    cursor = json.loads(json.dumps(source.cursor()))
+    expected = [next(reading, last).text for _ in range(5)]
+    reading.close()
+    assert 0.0 < (source.fraction() or 0.5) <= 1.0
+    rest = open_source(kind, filled).documents(cursor)
+    assert [next(rest, last).text for _ in range(5)] == expected
+
+
+def test_fractions_rise_to_one(filled):
+    source = open_source("files", filled)
+    fractions = [source.fraction() for _ in source.documents(None)]
+    assert fractions == sorted(fractions) and fractions[-1] == 1.0
+    assert len(set(fractions)) > 60
+
+
+def test_a_single_file_is_a_source(filled):
+    source = FileSource(filled.config(path=str(filled.folder / "raw" / "a.parquet")))
+    source.open(None)
+    assert [document.text for document in source.documents(None)] == DOCUMENTS[:30]
+
+
+def test_null_texts_and_invalid_utf8_in_parquet(workshop):
+    folder = workshop.folder / "raw"
+    folder.mkdir()
+    column = pa.array([b"good", None, b"bad \xff"], pa.binary()).cast(pa.string(), safe=False)
+    pq.write_table(pa.table({"text": column}), folder / "a.parquet")
+    source = open_source("files", workshop)
+    assert [(d.text, d.repaired) for d in source.documents(None)] == [("good", False), ("", False), ("bad �", True)]
+
+
+@pytest.mark.parametrize("name", ["broken.parquet", "broken.jsonl.gz"])
+def test_a_damaged_file_is_named(filled, workshop, name):
+    intact = next((filled.folder / "raw").rglob("a.parquet" if name.endswith("parquet") else "d.jsonl.gz"))
+    path = workshop.folder / "raw" / name
+    path.parent.mkdir()
+    path.write_bytes(intact.read_bytes()[:-20])
+    with pytest.raises(ConfigError) as refusal:
+        list(open_source("files", workshop).documents(None))
+    assert str(refusal.value).startswith(f"data.path={path}: ") and "\n" not in str(refusal.value)
+
+
+def test_a_column_that_parquet_lacks_is_named(filled):
+    source = FileSource(filled.config(text_column="body"))
+    source.open(None)
+    with pytest.raises(ConfigError, match=r"data\.text_column=body: .*a\.parquet has the columns text, id, dump"):
+        next(source.documents(None))
+
+
+def test_the_hub_path_prepares_every_token(filled):
+    prepare(hub_config(filled, name="hub"))
+    assert stored(hub_config(filled, name="hub").folder) == filled.expected(DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("path", "nowhere", r"data\.path=nowhere: expected a folder laid out like organisation/dataset"),
+        ("files", "sample/350BT/*.parquet", r"data\.path=.*: expected files sample/350BT/\*\.parquet in it"),
+        ("text_column", "body", r"data\.text_column=body: organisation/dataset has the columns text, id, dump"),
+    ],
+)
+def test_what_the_hub_path_lacks_is_named(filled, setting, value, message):
+    with pytest.raises(ConfigError, match=message):
+        prepare(hub_config(filled, name="lacking", **{setting: value}))
+
+
+def test_a_hub_preparation_can_be_broken_off(filled, monkeypatch):
+    config = hub_config(filled, name="broken_off")
+    write, written = writer.SplitWriter.write, []
+
+    def write_or_die(self, document):
+        write(self, document)
+        written.append(1)
+        if len(written) == 50:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokenize, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(base, "BLOCK_CHARACTERS", 300)
+    monkeypatch.setattr(hub, "ROWS_PER_BATCH", 8)
+    monkeypatch.setattr(writer.SplitWriter, "write", write_or_die)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(config, num_workers=1)
+    prepare(config, num_workers=1)
+    assert len(written) < 1.2 * len(DOCUMENTS)
+    unbroken = hub_config(filled, name="unbroken")
+    prepare(unbroken)
+    assert contents(config.folder) == contents(unbroken.folder)
+
+
+def test_a_sample_tells_how_many_tokens_it_has(workshop):
+    assert hub_config(workshop).expected_tokens() == 10e9
+    assert hub_config(workshop, budget_tokens=7.2e9).expected_tokens() == 7.2e9
+    assert hub_config(workshop, sample="all").expected_tokens() is None
+
+
+def test_the_embedded_corpus_is_the_packages(workshop):
+    texts = [document.text for document in open_source("embedded", workshop).documents(None)]
+    assert len(texts) == 249 and sum(map(len, texts)) == 12_181_093
+    assert texts[0].startswith("Fellow-Citizens")
+
+
+def test_a_tokenizer_is_trained_on_the_hub_path_too(filled):
+    """The source is read twice then: for the tokenizer, and for the tokens."""
+    trained = TokenizerConfig("trained", None, END)
+    local = filled.config(name="trained_local", path=str(filled.folder / "repository" / "sample"), tokenizer=trained)
+    streamed = hub_config(filled, name="trained_hub", tokenizer=trained)
+    prepare(local)
+    prepare(streamed)
+    assert stored(streamed.folder) == stored(local.folder)
+    assert (streamed.folder / "tokenizer.json").read_bytes() == (local.folder / "tokenizer.json").read_bytes()
