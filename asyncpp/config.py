@@ -73,10 +73,10 @@ class Config:
 
     def notes(self) -> list[str]:
         """What a user may not expect of a run that is allowed all the same."""
-        if max(self.delay.profile(self.pipeline).delays) == 0 and self.correction.name != "none":
-            return [
-                f"correction={self.correction.name} changes nothing with delay={self.delay.name}: no update is late"
-            ]
+        correction, delay = self.correction, self.delay
+        undelayed = max(delay.profile(self.pipeline).delays) == 0
+        if undelayed and correction.name != "none" and not correction.acts_without_delay:
+            return [f"correction={correction.name} changes nothing with delay={delay.name}: no update is late"]
         return []
 
     def scientific(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ A correction overrides the moments that it needs; this base class leaves every m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 class Correction:
     """The delayed update as it is.
 
-    config: the knobs; weights: a stage's parameters in canonical order, read for shape, dtype and device only.
+    config: the knobs; weights: a stage's parameters in canonical order, at their start; num_steps: of the run.
     ``state`` holds one list of tensors a kind, aligned with ``weights``; it is allocated here, never lazily.
     """
 
-    state_copies: ClassVar[float] = 0.0  # documented size of the state, in copies of the parameters
+    state_copies: float = 0.0  # documented size of the state, in copies of the parameters
 
-    def __init__(self, config: CorrectionConfig, weights: list[Tensor]) -> None:
+    def __init__(self, config: CorrectionConfig, weights: list[Tensor], num_steps: int) -> None:
         self.state: dict[str, list[Tensor]] = {}
 
     def num_state_elements(self) -> int:

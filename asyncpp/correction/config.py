@@ -15,6 +15,7 @@ class CorrectionConfig:
     """An entry of conf/correction."""
 
     correction: ClassVar[str] = "asyncpp.correction.base.Correction"  # import path of what this configures
+    acts_without_delay: ClassVar[bool] = False  # True: a synchronous run, too, is changed by it
 
     name: str = MISSING
 
@@ -23,16 +24,87 @@ class CorrectionConfig:
 
 
 @dataclass
-class ErrorFeedbackConfig(CorrectionConfig):
+class StrengthConfig(CorrectionConfig):
+    """strength: how much of the correction is applied; 0 is the delayed update as it is, to the bit."""
+
+    strength: float = MISSING
+
+    def check(self, key: str) -> None:
+        require(self.strength >= 0.0, f"{key}.strength", self.strength, "expected zero or more")
+
+
+@dataclass
+class ErrorFeedbackConfig(StrengthConfig):
     """strength: lambda, the share of the last error that is added back; decay_form: see error_feedback.py."""
 
     correction = "asyncpp.correction.error_feedback.ErrorFeedback"
     decay_forms: ClassVar[tuple[str, ...]] = ("A", "B", "C")
 
-    strength: float = MISSING
     decay_form: str = MISSING
 
     def check(self, key: str) -> None:
-        require(self.strength >= 0.0, f"{key}.strength", self.strength, "expected zero or more")
+        super().check(key)
         accepted = f"expected one of {', '.join(self.decay_forms)}"
         require(self.decay_form in self.decay_forms, f"{key}.decay_form", self.decay_form, accepted)
+
+
+@dataclass
+class WeightPredictionConfig(StrengthConfig):
+    """strength: lambda, the share of the last update that the prediction goes ahead by, for each update of delay."""
+
+    correction = "asyncpp.correction.weight_prediction.WeightPrediction"
+
+
+@dataclass
+class DelayCompensationConfig(StrengthConfig):
+    """strength: lambda, or lambda_0 where ``adaptive``; ema: decay rate of the mean square; eps: added to it."""
+
+    correction = "asyncpp.correction.dc_asgd.DelayCompensation"
+
+    adaptive: bool = MISSING
+    ema: float = MISSING
+    eps: float = MISSING
+
+    def check(self, key: str) -> None:
+        super().check(key)
+        require(0.0 <= self.ema < 1.0, f"{key}.ema", self.ema, "expected a number in [0, 1)")
+        require(self.eps > 0.0, f"{key}.eps", self.eps, "expected a positive number")
+
+
+@dataclass
+class LRDampingConfig(StrengthConfig):
+    """strength: exponent of the delay at the first step; horizon_fraction: share of the run after which it is 0."""
+
+    correction = "asyncpp.correction.lr_damping.LRDamping"
+
+    horizon_fraction: float = MISSING
+
+    def check(self, key: str) -> None:
+        super().check(key)
+        horizon = self.horizon_fraction
+        require(0.0 < horizon <= 1.0, f"{key}.horizon_fraction", horizon, "expected a number in (0, 1]")
+
+
+@dataclass
+class NesterovConfig(StrengthConfig):
+    """strength: gamma, the decay rate of the weights' velocity."""
+
+    correction = "asyncpp.correction.nesterov.Nesterov"
+    acts_without_delay = True
+
+    def check(self, key: str) -> None:
+        require(0.0 <= self.strength < 1.0, f"{key}.strength", self.strength, "expected a number in [0, 1)")
+
+
+@dataclass
+class SyncStartConfig(ErrorFeedbackConfig):
+    """sync_fraction: share of the run's steps that are synchronous; strength, decay_form: of EF after them."""
+
+    correction = "asyncpp.correction.sync_start.SyncStart"
+
+    sync_fraction: float = MISSING
+
+    def check(self, key: str) -> None:
+        super().check(key)
+        fraction = self.sync_fraction
+        require(0.0 <= fraction <= 1.0, f"{key}.sync_fraction", fraction, "expected a number in [0, 1]")

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class ErrorFeedback(Correction):
     state_copies = 1.0
 
-    def __init__(self, config: ErrorFeedbackConfig, weights: list[Tensor]) -> None:
-        super().__init__(config, weights)
+    def __init__(self, config: ErrorFeedbackConfig, weights: list[Tensor], num_steps: int) -> None:
+        super().__init__(config, weights, num_steps)
         self.strength = config.strength
         self.decay_form = config.decay_form
         self.previous = [torch.zeros_like(weight) for weight in weights]

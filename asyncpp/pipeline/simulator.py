@@ -46,12 +46,16 @@ class Simulator:
         self.stages = stages
         self.num_micro_batches = num_micro_batches
         self.max_grad_norm = max_grad_norm
+        self.needs_fresh_gradients = any(
+            group.rule.needs_fresh_gradients for stage in stages for group in stage.optimizer.groups
+        )
 
     def train_batch(self, batch: int, windows: Tensor, lr_factor: float) -> BatchRecord:
         """Run batch number ``batch`` and apply its update. windows: tokens, int64 (sequences, sequence_length + 1)."""
         weights = self._gather([stage.weights_for(batch) for stage in self.stages])
         loss, gradients = self.differentiate(weights, windows)
-        update = apply_update(self.stages, gradients, batch, lr_factor, self.max_grad_norm)
+        fresh = self.differentiate(self.newest_weights(), windows)[1] if self.needs_fresh_gradients else None
+        update = apply_update(self.stages, gradients, batch, lr_factor, self.max_grad_norm, fresh)
         return BatchRecord(loss, update)
 
     def newest_weights(self) -> list[Tensor]:

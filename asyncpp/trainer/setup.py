@@ -37,7 +37,9 @@ def build_simulator(config: Config) -> Simulator:
             delay=delay,
             versions=WeightVersions(stage_weights, delay),
             optimizer=build_optimizer(config.optimizer, [parameters[i] for i in owned], stage_weights),
-            correction=get_class(config.correction.correction)(config.correction, stage_weights),
+            correction=get_class(config.correction.correction)(
+                config.correction, stage_weights, config.trainer.num_steps
+            ),
         )
 
     return Simulator(
