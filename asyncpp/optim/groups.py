@@ -14,9 +14,7 @@ from asyncpp.optim.base import UpdateRule
 from asyncpp.optim.config import OptimizerConfig, RuleConfig
 from asyncpp.parameters import ParameterInfo, Role
 
-# A group's u, momentum and weights should meet in the cache (CPU), or fill the device with few launches (others).
-MAX_GROUP_ELEMENTS = {"cpu": 2**20}
-MAX_GROUP_ELEMENTS_ELSEWHERE = 2**25
+MAX_ELEMENTS_ON_ACCELERATORS = 2**25  # fills the device in few launches; the workspace of a group stays bounded
 
 
 @dataclass(frozen=True)
@@ -127,9 +125,9 @@ def build_optimizer(
     members: list[tuple[RuleConfig, list[int]]] = []
     for index, (info, weight) in enumerate(zip(parameters, weights, strict=True)):
         rule_config = rules[info.role]
-        shape = info.shape if rule_class(rule_config).same_shape else None
-        key = (id(rule_config), weight.dtype, weight.device, shape)
-        bound = MAX_GROUP_ELEMENTS.get(weight.device.type, MAX_GROUP_ELEMENTS_ELSEWHERE)
+        rule = rule_class(rule_config)
+        key = (id(rule_config), weight.dtype, weight.device, info.shape if rule.same_shape else None)
+        bound = rule.max_elements_on_cpu if weight.device.type == "cpu" else MAX_ELEMENTS_ON_ACCELERATORS
         group = open_groups.get(key)
         if group is None or sum(weights[i].numel() for i in group) + weight.numel() > bound:
             group = open_groups[key] = []

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from asyncpp.optim.adamw import AdamW
+from asyncpp.optim.base import UpdateRule
 
 if TYPE_CHECKING:
     from asyncpp.optim.config import MARSConfig
@@ -20,6 +21,8 @@ class MARS(AdamW):
     g_prev is the gradient of the step before (Algorithm 2; the exact form would differentiate this batch at the last
     weights), and zero at the first. For hidden matrices. State: 3 copies. Workspace: u and c.
     """
+
+    max_elements_on_cpu = UpdateRule.max_elements_on_cpu
 
     def __init__(self, config: MARSConfig, weights: Sequence[Tensor]) -> None:
         super().__init__(config, weights)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asyncpp.optim.base import UpdateRule
-from asyncpp.optim.newton_schulz import ITERATIONS, orthogonalize
+from asyncpp.optim.newton_schulz import ITERATIONS, orthogonalize_
 
 if TYPE_CHECKING:
     from asyncpp.optim.config import MuonConfig
@@ -52,10 +52,12 @@ class Muon(UpdateRule):
 
     def direction(self, gradients: list[Tensor]) -> Tensor:
         """Advance the momentum and return it orthogonalised: new, shaped like the stacked weights."""
-        stacked = torch.stack(gradients)  # a copy: the gradients stay as they are
-        self.momentum.lerp_(stacked, 1.0 - self.momentum_decay)
-        momentum = stacked.lerp_(self.momentum, self.momentum_decay) if self.nesterov else self.momentum
-        orthogonal = orthogonalize(momentum.flatten(0, -3), self.iteration, self.products_dtype)
+        ahead = torch.empty_like(self.momentum)
+        share = self.momentum_decay if self.nesterov else 1.0  # of the momentum, beside the gradient
+        for gradient, momentum, out in zip(gradients, self.state["momentum"], ahead, strict=True):
+            momentum.lerp_(gradient, 1.0 - self.momentum_decay)
+            torch.lerp(gradient, momentum, share, out=out)
+        orthogonal = orthogonalize_(ahead.flatten(0, -3), self.iteration, self.products_dtype)
         return orthogonal.to(self.dtype).view_as(self.momentum)
 
     def state_copies(self, shape: Sequence[int]) -> float:

@@ -39,15 +39,18 @@ ITERATIONS = {
 }
 
 
-def orthogonalize(matrices: Tensor, iteration: Iteration, dtype: torch.dtype) -> Tensor:
+MAX_ELEMENT = 1e14  # larger ones are cut: the sum of their squares over a matrix must stay finite in fp32
+
+
+def orthogonalize_(matrices: Tensor, iteration: Iteration, dtype: torch.dtype) -> Tensor:
     """U Vᵀ of each matrix, approximately.
 
-    matrices: batch x m x n, left as they are; the result has their shape and the ``dtype`` of the products.
-    A zero matrix gives zeros. The norm is taken in fp64, where the squares of no fp32 value over- or underflow.
+    matrices: batch x m x n, at least fp32; overwritten. The result has their shape and the ``dtype`` of the products.
+    A zero matrix gives zeros, and so, nearly, does one whose norm is far below eps.
     """
-    norm = torch.linalg.vector_norm(matrices, dim=(-2, -1), keepdim=True, dtype=torch.float64)
-    scale = (1.0 / (iteration.margin * norm + iteration.eps)).to(torch.promote_types(matrices.dtype, torch.float32))
-    x = (matrices * scale).to(dtype)
+    x = matrices.clamp_(-MAX_ELEMENT, MAX_ELEMENT)
+    norm = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True)
+    x = x.mul_(1.0 / (iteration.margin * norm + iteration.eps)).to(dtype)
     tall = x.size(-2) > x.size(-1)
     for a, b, c in iteration.coefficients:
         gram = torch.bmm(x.mT, x) if tall else torch.bmm(x, x.mT)  # the smaller of the two

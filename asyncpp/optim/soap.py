@@ -14,7 +14,7 @@ from asyncpp.optim.base import UpdateRule
 if TYPE_CHECKING:
     from asyncpp.optim.config import SOAPConfig
 
-MAX_GRADIENT = 1e14  # larger elements are cut: sums of their squares over a matrix must stay finite in fp32
+MAX_ELEMENT = 1e14  # larger ones of a gradient are cut: its Gram matrices must stay finite in fp32
 
 
 class _Side:
@@ -80,7 +80,7 @@ class SOAP(UpdateRule):
         return _Side(self._new(f"{name}_gram", size, size), self._new(f"{name}_basis", size, size))
 
     def compute(self, gradients: list[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
-        gradient = torch.stack(gradients).view_as(self.first_moment).clamp_(-MAX_GRADIENT, MAX_GRADIENT)
+        gradient = torch.stack(gradients).view_as(self.first_moment).clamp_(-MAX_ELEMENT, MAX_ELEMENT)
         if self.num_updates == 1:
             for side, gram in self._grams(gradient):
                 side.start(gram, self.shampoo_beta)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from asyncpp.optim.adamw import AdamW
+from asyncpp.optim.base import UpdateRule
 from asyncpp.optim.config import OptimizerConfig
 from asyncpp.optim.groups import Optimizer
+from asyncpp.optim.mars import MARS
 from asyncpp.parameters import ParameterInfo, Role
 
 CONF = Path(__file__).parents[2] / "conf" / "optimizer"
@@ -48,6 +52,12 @@ def draw(infos: list[ParameterInfo], seed: int, dtype: torch.dtype = torch.float
     """A normal tensor a parameter; the same numbers in every dtype, up to its rounding."""
     generator = torch.Generator().manual_seed(seed)
     return [(std * torch.randn(info.shape, generator=generator, dtype=torch.float64)).to(dtype) for info in infos]
+
+
+def bound_groups(monkeypatch: pytest.MonkeyPatch, max_elements: int) -> None:
+    """Let no group have more elements than this, but for one parameter by itself."""
+    for rule in (UpdateRule, AdamW, MARS):
+        monkeypatch.setattr(rule, "max_elements_on_cpu", max_elements)
 
 
 def advance(optimizer: Optimizer, gradients: list[Tensor], weights: list[Tensor], lr_factor: float = 1.0) -> None:

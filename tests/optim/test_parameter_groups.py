@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optimizer_cases import MATRIX_NAMES, NAMES, SMALL_MODEL, advance, draw, load_config
+from optimizer_cases import MATRIX_NAMES, NAMES, SMALL_MODEL, advance, bound_groups, draw, load_config
 
 from asyncpp.errors import ConfigError
 from asyncpp.optim import groups
@@ -32,7 +32,7 @@ def test_every_parameter_is_in_one_group_of_its_roles_rule(model, name, bound):
     infos = [ParameterInfo(f"p{i}", role, shape) for i, (role, shape) in enumerate(model)]
     config = load_config(name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(groups.MAX_GROUP_ELEMENTS, "cpu", bound)
+        bound_groups(patch, bound)
         optimizer = build_optimizer(config, infos, draw(infos, seed=0))
     assert sorted(index for group in optimizer.groups for index in group.indices) == list(range(len(infos)))
     for group in optimizer.groups:
@@ -124,7 +124,7 @@ def test_state_round_trip_continues_bit_for_bit(name, dtype, num_before, tmp_pat
     resumed_weights = [weight.clone() for weight in weights]
     train(optimizer, weights, range(num_before, 6))
 
-    monkeypatch.setitem(groups.MAX_GROUP_ELEMENTS, "cpu", 300)  # another grouping opens the same checkpoint
+    bound_groups(monkeypatch, 300)  # another grouping opens the same checkpoint
     resumed = build_optimizer(config, SMALL_MODEL, resumed_weights)
     assert len(resumed.groups) > len(optimizer.groups)
     resumed.load_state_dict(torch.load(tmp_path / "state.pt"))

@@ -6,10 +6,9 @@ import math
 
 import pytest
 import torch
-from optimizer_cases import MATRIX_NAMES, NAMES, SMALL_MODEL, advance, draw, load_config, parameters
+from optimizer_cases import MATRIX_NAMES, NAMES, SMALL_MODEL, advance, bound_groups, draw, load_config, parameters
 from reference.optim import elementwise, matrix
 
-from asyncpp.optim import groups
 from asyncpp.optim.groups import build_optimizer
 from asyncpp.parameters import Role
 
@@ -173,7 +172,7 @@ def test_grouping_changes_no_bit(name, dtype, monkeypatch):
     weights = draw(SMALL_MODEL, seed=0, dtype=dtype)
     others = [weight.clone() for weight in weights]
     optimizer = build_optimizer(config, SMALL_MODEL, weights)
-    monkeypatch.setitem(groups.MAX_GROUP_ELEMENTS, "cpu", 1)
+    bound_groups(monkeypatch, 1)
     other_optimizer = build_optimizer(config, SMALL_MODEL, others)
     assert len(other_optimizer.groups) == len(SMALL_MODEL) > len(optimizer.groups)
     for step in range(5):
