@@ -13,7 +13,14 @@ from asyncpp.model.config import MoEConfig
 
 def mixture_by_loops(config: MoEConfig, weights: Mapping[str, Tensor], hidden: Tensor) -> tuple[Tensor, Tensor]:
     """The block's output (B, S, D) and its auxiliary loss (0-dim). weights: by names below ``mlp.``."""
-    tokens = hidden.flatten(0, 1)
+    output, logits, choices = experts_by_loops(config, weights, hidden.flatten(0, 1))
+    by_sequence = (*hidden.shape[:2], -1)
+    auxiliary = auxiliary_by_loops(config, logits.view(by_sequence), choices.view(by_sequence))
+    return output.view_as(hidden), auxiliary
+
+
+def experts_by_loops(config: MoEConfig, weights: Mapping[str, Tensor], tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """tokens (T, D) to the output (T, D), the router's logits (T, E) and its choices (T, K)."""
     logits = tokens @ weights["router.weight"].t()
     top_logits, choices = logits.topk(config.top_k, dim=-1)
     gates = top_logits.softmax(-1)
@@ -24,9 +31,7 @@ def mixture_by_loops(config: MoEConfig, weights: Mapping[str, Tensor], hidden: T
         output = output.index_add(0, token, gates[token, place].unsqueeze(1) * mapped)
     if config.shared_ffn_size:
         output = output + swiglu(tokens, *(weights[f"shared.{part}.weight"] for part in ("gate", "up", "down")))
-    batch, sequence, _ = hidden.shape
-    auxiliary = auxiliary_by_loops(config, logits.view(batch, sequence, -1), choices.view(batch, sequence, -1))
-    return output.view_as(hidden), auxiliary
+    return output, logits, choices
 
 
 def auxiliary_by_loops(config: MoEConfig, logits: Tensor, choices: Tensor) -> Tensor:

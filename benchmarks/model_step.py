@@ -1,0 +1,158 @@
+"""A model's forward and backward here over transformers' model of the same shape, and a mixture's over its loop twin.
+
+    python benchmarks/model_step.py [json=true] [model=135m batch_size=2 sequence_length=512 num_rounds=3]
+
+step_over_transformers: the same tokens, dtype and loss, every gradient (the optimizer would be the same on both sides).
+twin_over_mixture: tiny_moe's block (16 experts) with its auxiliary loss, the twin of tests/reference over ours;
+twin_over_experts: without the auxiliary loss, which the twin also computes in loops.
+
+All in one process on one thread, a step of each in turn. Lower quartiles of processor time are compared: whatever else
+the machine does falls on all alike, and waiting for a core counts for none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from asyncpp.command import compose_overrides, exit_code_of, parse_arguments, typed
+from asyncpp.errors import require
+from asyncpp.model.auxiliary import Auxiliary
+from asyncpp.model.config import LlamaConfig, MoEConfig
+from asyncpp.model.init import initial_weights
+from asyncpp.model.layout import parameter_infos, tied_aliases
+from asyncpp.model.llama import build
+from asyncpp.model.moe import MixtureOfExperts
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from reference.model.moe_by_loops import experts_by_loops, mixture_by_loops  # pyright: ignore[reportMissingImports]
+
+MIXTURE_ROUNDS = 20  # for each of ``num_rounds``: a block takes milliseconds
+
+
+@dataclass
+class Options:
+    model: str = "135m"
+    batch_size: int = 2
+    sequence_length: int = 512
+    num_rounds: int = 3
+    dtype: str = "float32"
+    json: bool = False
+
+
+def our_step(config: LlamaConfig, dtype: torch.dtype, tokens: Tensor, labels: Tensor) -> Callable[[], object]:
+    names = [info.name for info in parameter_infos(config)]
+    weights = dict(zip(names, (weight.to(dtype) for weight in initial_weights(config, seed=0)), strict=True))
+    weights |= {alias: weights[name] for alias, name in tied_aliases(config).items()}
+    leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    model = build(config)
+
+    def step() -> object:
+        loss = functional_call(model, leaves, (tokens, labels))
+        return torch.autograd.grad(loss, list(leaves.values()))
+
+    return step
+
+
+def their_step(config: LlamaConfig, dtype: torch.dtype, tokens: Tensor, labels: Tensor) -> Callable[[], object]:
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config.hf_config())).to(dtype)
+    parameters = list(model.parameters())
+
+    def step() -> object:
+        logits = model(input_ids=tokens, use_cache=False).logits
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        return torch.autograd.grad(loss, parameters)
+
+    return step
+
+
+def mixture_steps(config: MoEConfig) -> dict[str, Callable[[], object]]:
+    """One block on 16 sequences of 64 tokens: forward and backward."""
+    block = MixtureOfExperts(config)
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter, std=config.init_std)
+    weights = dict(block.named_parameters())
+    hidden = torch.randn(16, 64, config.hidden_size, requires_grad=True)
+    direction, one = torch.randn_like(hidden), torch.ones(())
+    inputs = [hidden, *weights.values()]
+
+    def ours() -> object:
+        auxiliary = Auxiliary()
+        output = block(hidden, auxiliary)
+        return torch.autograd.grad([output, *auxiliary.losses], inputs, [direction, one])
+
+    def ours_without_loss() -> object:
+        return torch.autograd.grad(block(hidden, None), inputs, direction)
+
+    def twin() -> object:
+        return torch.autograd.grad(mixture_by_loops(config, weights, hidden), inputs, [direction, one])
+
+    def twin_without_loss() -> object:
+        output, _, _ = experts_by_loops(config, weights, hidden.flatten(0, 1))
+        return torch.autograd.grad(output, inputs, direction.flatten(0, 1))
+
+    return {"mixture": ours, "twin": twin, "experts": ours_without_loss, "twin_experts": twin_without_loss}
+
+
+def race(steps: dict[str, Callable[[], object]], num_rounds: int) -> dict[str, float]:
+    """Lower quartile of each step's processor time in seconds, over rounds of one step each, after one to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for round_ in range(num_rounds + 1):
+        for name, step in steps.items():
+            start = time.process_time()
+            step()
+            if round_ > 0:
+                times[name].append(time.process_time() - start)
+    return {name: float(np.quantile(values, 0.25)) for name, values in times.items()}
+
+
+def measure(options: Options) -> dict[str, float | str]:
+    require(options.num_rounds >= 1, "num_rounds", options.num_rounds, "expected 1 or more")
+    require(options.dtype in ("float32", "bfloat16"), "dtype", options.dtype, "expected one of float32, bfloat16")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dtype = getattr(torch, options.dtype)
+    config: LlamaConfig = typed(compose_overrides([f"model={options.model}"]), "model")
+    mixture: MoEConfig = typed(compose_overrides(["model=tiny_moe"]), "model")
+    windows = torch.randint(config.vocab_size, (options.batch_size, options.sequence_length + 1))
+    tokens, labels = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+    steps = {"ours": our_step, "transformers": their_step}
+    dense_s = race({name: make(config, dtype, tokens, labels) for name, make in steps.items()}, options.num_rounds)
+    mixture_s = race(mixture_steps(mixture), options.num_rounds * MIXTURE_ROUNDS)
+    return {
+        "model": options.model,
+        "dtype": options.dtype,
+        "step_over_transformers": dense_s["ours"] / dense_s["transformers"],
+        "twin_over_mixture": mixture_s["twin"] / mixture_s["mixture"],
+        "twin_over_experts": mixture_s["twin_experts"] / mixture_s["experts"],
+        "step_s": dense_s["ours"],
+        "transformers_step_s": dense_s["transformers"],
+        "mixture_ms": 1e3 * mixture_s["mixture"],
+    }
+
+
+def main(arguments: list[str]) -> int:
+    options = parse_arguments(arguments, Options)
+    result = measure(options)
+    if options.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:24} {value:8.3f}" if isinstance(value, float) else f"{name:24} {value:>8}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(partial(main, sys.argv[1:]), sys.argv[1:]))
