@@ -58,11 +58,12 @@ class Config:
             self.sweep_name,
             "expected a folder's name, without a slash",
         )
+        num_stages = self.delay.profile(self.pipeline).num_stages
         require(
-            self.pipeline.num_stages <= self.model.num_layers,
+            num_stages <= self.model.num_layers,
             "pipeline.num_stages",
             self.pipeline.num_stages,
-            f"expected at most model.num_layers={self.model.num_layers}",
+            f"expected at most model.num_layers={self.model.num_layers} parts of the model, not {num_stages}",
         )
         require(
             self.model.vocab_size >= self.data.vocab_size,

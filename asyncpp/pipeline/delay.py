@@ -1,15 +1,21 @@
-"""The delay of every stage, as a rule from batch to weight version."""
+"""How many updates late a gradient is, for every stage and batch.
+
+Batch t differentiates version max(t - delay, 0) of a stage's weights (PipeDream-2BW with delay 1), and its update is
+applied to the newest version.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class DelayProfile:
-    """Batch t differentiates version max(t - delay, 0) of each stage's weights (PipeDream-2BW with delay 1).
+    """A delay for every stage, the same for all batches.
 
-    delays: one a stage, in updates.
+    delays: in updates, one a stage. Where a batch's delay may vary, these are the largest.
     """
 
     delays: tuple[int, ...]
@@ -17,6 +23,25 @@ class DelayProfile:
     @property
     def num_stages(self) -> int:
         return len(self.delays)
+
+    def delay(self, stage: int, batch: int) -> int:
+        """The delay of ``batch`` on ``stage``, in updates."""
+        return self.delays[stage]
+
+
+@dataclass(frozen=True)
+class SampledDelays(DelayProfile):
+    """A delay drawn for every batch, the same on all stages: late messages of a network, say.
+
+    probabilities: of a delay of 0, 1, 2, ... updates. The draw is a function of (seed, batch).
+    """
+
+    probabilities: tuple[float, ...]
+    seed: int
+
+    def delay(self, stage: int, batch: int) -> int:
+        generator = np.random.default_rng((self.seed, batch))
+        return int(generator.choice(len(self.probabilities), p=self.probabilities))
 
 
 def version_of(batch: int, delay: int) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from asyncpp.model.auxiliary import Auxiliary
 from asyncpp.pipeline.stage import StageState
 from asyncpp.pipeline.update import UpdateRecord, apply_update
 
@@ -87,6 +88,7 @@ class Simulator:
     def differentiate(self, weights: Sequence[Tensor], windows: Tensor) -> tuple[float, list[Tensor]]:
         """The batch's mean loss and its gradient, summed over micro-batches in order.
 
+        The gradient is that of the loss and of the routers' auxiliary loss, which the loss does not report.
         A tied parameter has a leaf for each of its uses, and its gradients are summed after the micro-batches:
         so the sum is the same wherever the pipeline is cut.
         """
@@ -95,8 +97,10 @@ class Simulator:
         total_loss = 0.0
         sums: list[Tensor] = []
         for micro_batch in micro_batches:
-            loss = self._forward(leaves, micro_batch) / len(micro_batches)
-            gradients = torch.autograd.grad(loss, list(leaves.values()))
+            auxiliary = Auxiliary()
+            loss = self._forward(leaves, micro_batch, auxiliary) / len(micro_batches)
+            objective = loss if auxiliary.loss is None else loss + auxiliary.loss / len(micro_batches)
+            gradients = torch.autograd.grad(objective, list(leaves.values()))
             if sums:
                 torch._foreach_add_(sums, gradients)
             else:
@@ -107,8 +111,8 @@ class Simulator:
             by_name[name] = by_name[name] + by_name[alias]
         return total_loss, [by_name[name] for name in self.names]
 
-    def _forward(self, named_weights: dict[str, Tensor], windows: Tensor) -> Tensor:
-        return functional_call(self.module, named_weights, (windows[:, :-1], windows[:, 1:]))
+    def _forward(self, named_weights: dict[str, Tensor], windows: Tensor, auxiliary: Auxiliary | None = None) -> Tensor:
+        return functional_call(self.module, named_weights, (windows[:, :-1], windows[:, 1:], auxiliary))
 
     def _named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
         named = dict(zip(self.names, weights, strict=True))

@@ -9,19 +9,20 @@ from torch import Tensor
 
 from asyncpp.correction.base import Correction
 from asyncpp.optim.groups import Optimizer
-from asyncpp.pipeline.delay import version_of
+from asyncpp.pipeline.delay import DelayProfile, version_of
 from asyncpp.pipeline.weights import WeightVersions
 
 
 @dataclass
 class StageState:
-    """indices: positions of the stage's parameters in the canonical list, which all lists here are aligned with.
+    """stage: its number. indices: positions of its parameters in the canonical list, which lists here are aligned with.
 
-    delay: configured, in updates.
+    profile: the configured delays.
     """
 
+    stage: int
     indices: Sequence[int]
-    delay: int
+    profile: DelayProfile
     versions: WeightVersions
     optimizer: Optimizer
     correction: Correction
@@ -32,7 +33,7 @@ class StageState:
 
     def version_for(self, batch: int) -> int:
         """The weight version that ``batch`` differentiates on this stage."""
-        return version_of(batch, self.correction.delay(batch, self.delay))
+        return version_of(batch, self.correction.delay(batch, self.profile.delay(self.stage, batch)))
 
     def weights_for(self, batch: int) -> list[Tensor]:
         return self.versions.at(self.version_for(batch))

@@ -26,27 +26,26 @@ def build_simulator(config: Config) -> Simulator:
     parameters = parameter_infos(config.model)
     device, dtype = torch.device(config.trainer.device), getattr(torch, config.trainer.dtype)
     weights = [weight.to(device, dtype) for weight in initial_weights(config.model, config.seed)]
-    layers = even_split(config.model.num_layers, config.pipeline.num_stages)
-    owned_by_stage = indices_by_stage(parameters, layers)
-    delays = config.delay.profile(config.pipeline).delays
+    profile = config.delay.profile(config.pipeline)
+    owned_by_stage = indices_by_stage(parameters, even_split(config.model.num_layers, profile.num_stages))
 
-    def build_stage(owned: list[int], delay: int) -> StageState:
+    def build_stage(stage: int, owned: list[int]) -> StageState:
         stage_weights: list[Tensor] = [weights[i] for i in owned]
+        correction = get_class(config.correction.correction)
         return StageState(
+            stage=stage,
             indices=owned,
-            delay=delay,
-            versions=WeightVersions(stage_weights, delay),
+            profile=profile,
+            versions=WeightVersions(stage_weights, profile.delays[stage]),
             optimizer=build_optimizer(config.optimizer, [parameters[i] for i in owned], stage_weights),
-            correction=get_class(config.correction.correction)(
-                config.correction, stage_weights, config.trainer.num_steps
-            ),
+            correction=correction(config.correction, stage_weights, config.trainer.num_steps),
         )
 
     return Simulator(
         module=build(config.model),
         names=[parameter.name for parameter in parameters],
         aliases=tied_aliases(config.model),
-        stages=[build_stage(owned, delay) for owned, delay in zip(owned_by_stage, delays, strict=True)],
+        stages=[build_stage(stage, owned) for stage, owned in enumerate(owned_by_stage)],
         num_micro_batches=config.trainer.num_micro_batches,
         max_grad_norm=config.trainer.max_grad_norm,
     )
