@@ -53,11 +53,14 @@ class Simulator:
 
     def train_batch(self, batch: int, windows: Tensor, lr_factor: float) -> BatchRecord:
         """Run batch number ``batch`` and apply its update. windows: tokens, int64 (sequences, sequence_length + 1)."""
-        weights = self._gather([stage.weights_for(batch) for stage in self.stages])
-        loss, gradients = self.differentiate(weights, windows)
+        loss, gradients = self.differentiate(self.weights_for(batch), windows)
         fresh = self.differentiate(self.newest_weights(), windows)[1] if self.needs_fresh_gradients else None
         update = apply_update(self.stages, gradients, batch, lr_factor, self.max_grad_norm, fresh)
         return BatchRecord(loss, update)
+
+    def weights_for(self, batch: int) -> list[Tensor]:
+        """The weights that ``batch`` differentiates, each stage's at its own version, in canonical order."""
+        return self._gather([stage.weights_for(batch) for stage in self.stages])
 
     def newest_weights(self) -> list[Tensor]:
         """The newest version of every parameter, in canonical order."""

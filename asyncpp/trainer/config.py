@@ -17,6 +17,7 @@ class TrainerConfig:
     max_grad_norm: limit of the global gradient norm; null does not clip.
     eval_every: steps between validations, one more after the last step; null validates there only.
     eval_batch_size: sequences of one validation forward.
+    probe_every: steps between staleness probes (probes.py); null makes none.
     max_skipped_steps: so many steps in a row with a gradient that is not finite end the run.
     num_threads: of torch, which sums in another order on another number.
     device: cpu, cuda, or cuda:<index>. dtype: of weights, gradients and state.
@@ -30,6 +31,7 @@ class TrainerConfig:
     max_grad_norm: float | None = MISSING
     eval_every: int | None = MISSING
     eval_batch_size: int = MISSING
+    probe_every: int | None = MISSING
     max_skipped_steps: int = MISSING
     num_threads: int = MISSING
     device: str = MISSING
@@ -45,9 +47,11 @@ class TrainerConfig:
             self.batch_size,
             f"expected a multiple of {key}.num_micro_batches={self.num_micro_batches}",
         )
-        norm, every, skipped = self.max_grad_norm, self.eval_every, self.max_skipped_steps
+        norm, skipped = self.max_grad_norm, self.max_skipped_steps
         require(norm is None or norm > 0.0, f"{key}.max_grad_norm", norm, "expected a positive number, or null")
-        require(every is None or every >= 1, f"{key}.eval_every", every, "expected 1 or more, or null")
+        for name in ("eval_every", "probe_every"):
+            every = getattr(self, name)
+            require(every is None or every >= 1, f"{key}.{name}", every, "expected 1 or more, or null")
         require(skipped >= 0, f"{key}.max_skipped_steps", skipped, "expected zero or more")
         require(self.dtype in self.dtypes, f"{key}.dtype", self.dtype, f"expected one of {', '.join(self.dtypes)}")
         device_kind = self.device.partition(":")[0]

@@ -11,6 +11,7 @@ from torch import Tensor
 from asyncpp.data.batches import Batches
 from asyncpp.pipeline.simulator import Simulator
 from asyncpp.trainer.evaluate import validation_losses
+from asyncpp.trainer.probes import StalenessProbe
 from asyncpp.trainer.sinks import Sinks
 
 if TYPE_CHECKING:
@@ -29,13 +30,17 @@ def train(config: Config, simulator: Simulator, batches: Batches, validation: Te
     """
     trainer = config.trainer
     result: dict[str, float] = {}
+    probe = StalenessProbe(simulator, trainer.probe_every)
     skipped_in_a_row = 0
     for step in range(trainer.num_steps):
-        started_s = time.perf_counter()
         windows = torch.from_numpy(batches.batch(step)).to(trainer.device)
         lr_factor = config.lr_schedule.factor(step, trainer.num_steps)
+        probe.before_update(step, windows)
+
+        started_s = time.perf_counter()
         record = simulator.train_batch(step, windows, lr_factor)
         sinks.step(step, record, lr=config.optimizer.lr * lr_factor, duration_s=time.perf_counter() - started_s)
+        sinks.probe(step, probe.after_update(step))
 
         skipped_in_a_row = skipped_in_a_row + 1 if record.update.skipped else 0
         if skipped_in_a_row > trainer.max_skipped_steps:

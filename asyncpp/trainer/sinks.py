@@ -58,6 +58,11 @@ class Sinks:
         )
         self._progress.step(step + 1, record.loss)
 
+    def probe(self, step: int, row: Mapping[str, float]) -> None:
+        """The row of a staleness probe, where the step has one."""
+        if row:
+            self._write({"step": step, **row})
+
     def validation(self, num_updates: int, losses: Mapping[str, float]) -> None:
         """The row of a validation after ``num_updates`` updates."""
         self._write({"step": num_updates, **losses})
