@@ -131,5 +131,9 @@ def _print(report: dict[str, Any]) -> None:
             print(f"  | {sample!r}")
 
 
+def main() -> int:
+    return run_command("inspect", __doc__ or "", {"num_samples": int, "sample_tokens": int, "json": bool}, _command)
+
+
 if __name__ == "__main__":
-    sys.exit(run_command("inspect", __doc__ or "", {"num_samples": int, "sample_tokens": int, "json": bool}, _command))
+    sys.exit(main())

