@@ -23,7 +23,8 @@ from typing import Any
 from omegaconf import MISSING, OmegaConf
 
 from asyncpp import records
-from asyncpp.command import compose_overrides, exit_code_of, parse_arguments
+from asyncpp.arguments import parse_arguments
+from asyncpp.command import compose_overrides, exit_code_of
 from asyncpp.config import Config, from_hydra
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
 from asyncpp.trainer.progress import CellWatcher
@@ -113,10 +114,12 @@ def _overrides(values: Mapping[str, Any]) -> list[str]:
 def _prepare_data(cells: Sequence[Cell]) -> None:
     """Prepare each source once, before several processes ask for it."""
     from asyncpp.data.prepare import prepare
+    from asyncpp.data.status import display
 
-    sources = {cell.config.data.folder: cell.config.data for cell in cells}
-    for source in sources.values():
-        prepare(source)
+    sources = {(cell.config.data.root, cell.config.data.name): cell.config.data for cell in cells}
+    with display() as report:
+        for source in sources.values():
+            prepare(source, report)
 
 
 def _run_cells(cells: Sequence[Cell], num_parallel: int) -> int:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from asyncpp import records
 from asyncpp.data.batches import Batches, validation_windows
 from asyncpp.data.prepare import prepare
+from asyncpp.data.status import display
 from asyncpp.data.tokens import open_tokens
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
 from asyncpp.records import Status
@@ -40,14 +42,25 @@ def run(config: Config) -> int:
         return EXIT_DONE
     if config.trainer.device.startswith("cuda"):
         require(torch.cuda.is_available(), "trainer.device", config.trainer.device, "no GPU is visible here; use cpu")
-    prepare(config.data)
+    batches, validation = _open_data(config)
     _make_folder(folder, config.runs_dir)
     try:
         with records.locked(folder):
-            return _train_in(folder, config)
+            return _train_in(folder, config, batches, validation)
     except records.RunIsLocked as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FAILED
+
+
+def _open_data(config: Config) -> tuple[Batches, Tensor]:
+    """The batches and the held-out sequences, int64 (sequences, sequence_length + 1); prepared first if need be."""
+    data = config.data
+    with display() as report:
+        prepare(data, report)
+    tokens = open_tokens(data)
+    batches = Batches(tokens, data.sequence_length, config.trainer.batch_size, config.seed)
+    windows = validation_windows(tokens, data.sequence_length, data.num_validation_sequences)
+    return batches, torch.from_numpy(windows).to(config.trainer.device)
 
 
 def _make_folder(folder: Path, runs_dir: str) -> None:
@@ -58,7 +71,7 @@ def _make_folder(folder: Path, runs_dir: str) -> None:
         raise ConfigError("runs_dir", runs_dir, f"expected a folder that can be written ({error.strerror})") from None
 
 
-def _train_in(folder: Path, config: Config) -> int:
+def _train_in(folder: Path, config: Config, batches: Batches, validation: Tensor) -> int:
     (folder / records.SUMMARY_FILE).unlink(missing_ok=True)
     records.write_atomically(folder / records.CONFIG_FILE, config.to_yaml())
     environment = records.environment()
@@ -71,7 +84,7 @@ def _train_in(folder: Path, config: Config) -> int:
         records.write_json(folder / records.SUMMARY_FILE, summary)
 
     try:
-        close(Status.FINISHED, **_train(folder, config))
+        close(Status.FINISHED, **_train(folder, config, batches, validation))
     except KeyboardInterrupt:
         close(Status.INTERRUPTED)
         print(f"\ninterrupted; run the same command again to start {folder.name} anew", file=sys.stderr)
@@ -88,17 +101,13 @@ def _train_in(folder: Path, config: Config) -> int:
     return EXIT_DONE
 
 
-def _train(folder: Path, config: Config) -> dict[str, Any]:
+def _train(folder: Path, config: Config, batches: Batches, validation: Tensor) -> dict[str, Any]:
     """Train and return what the summary says of the result."""
-    trainer, sequence_length = config.trainer, config.data.sequence_length
+    trainer = config.trainer
     torch.set_num_threads(trainer.num_threads)
     torch.use_deterministic_algorithms(True)
-    tokens = open_tokens(config.data)
-    batches = Batches(tokens, sequence_length, trainer.batch_size, config.seed)
-    windows = validation_windows(tokens, sequence_length, config.data.num_validation_sequences)
-    validation = torch.from_numpy(windows).to(trainer.device)
     simulator = build_simulator(config)
-    tokens_per_step = trainer.batch_size * sequence_length
+    tokens_per_step = trainer.batch_size * config.data.sequence_length
     progress = progress_for(folder.name, trainer.num_steps, tokens_per_step)
     with Sinks(folder, config.logger, asdict(config), progress, tokens_per_step) as sinks:
         losses = train(config, simulator, batches, validation, sinks)
