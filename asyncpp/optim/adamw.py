@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class AdamW(TorchStepRule):
     """m <- β1 m + (1-β1) g;  v <- β2 v + (1-β2) g²;  u = lr m̂ / (√v̂ + eps)
 
-    with m̂ = m / (1-β1^t), v̂ = v / (1-β2^t). State: 2 copies.
+    with m̂ = m / (1-β1^t), v̂ = v / (1-β2^t). State: 2 copies. Workspace: u; none for ``step``.
     """
 
     max_elements_on_cpu = (

@@ -30,13 +30,18 @@ class AdamWSplit(ElementwiseRule):
         self.delayed_moment = config.delayed_moment
         self.first_moment = self.new_vector_state("first_moment")
         self.second_moment = self.new_vector_state("second_moment")
+        self._observed = False
 
     def observe_fresh_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Advance the moment that is not delayed."""
         fresh = self.vector(gradients).to(self.dtype)
         self._advance("second" if self.delayed_moment == "first" else "first", fresh)
+        self._observed = True
 
     def update_vector(self, gradient: Tensor, lr: float) -> Tensor:
+        if not self._observed:
+            raise RuntimeError("AdamWSplit.update wants the batch's fresh gradients first: observe_fresh_gradients")
+        self._observed = False
         self._advance(self.delayed_moment, gradient)
         first_correction = 1.0 - self.betas[0] ** self.num_updates
         second_correction = 1.0 - self.betas[1] ** self.num_updates

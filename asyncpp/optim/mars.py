@@ -19,7 +19,7 @@ class MARS(AdamW):
     """c = g + γ β1/(1-β1) (g - g_prev);  c <- c / max(1, ‖c‖₂), tensor by tensor;  AdamW of c
 
     g_prev is the gradient of the step before (Algorithm 2; the exact form would differentiate this batch at the last
-    weights), and zero at the first. For hidden matrices. State: 3 copies. Workspace: u and c.
+    weights), and zero at the first. For hidden matrices. State: 3 copies. Workspace: u and c; for ``step`` only c.
     """
 
     max_elements_on_cpu = UpdateRule.max_elements_on_cpu

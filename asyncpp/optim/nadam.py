@@ -19,6 +19,7 @@ class NAdam(TorchStepRule):
     """u = lr [(1-μ_t) g / (1-Π_t) + μ_{t+1} m / (1-Π_t μ_{t+1})] / (√v̂ + eps)
 
     with AdamW's m and v, μ_t = β1 (1 - 0.96^(tψ) / 2) and Π_t = μ_1 ... μ_t. State: 2 copies and Π, a scalar a tensor.
+    Workspace: u and 3 times its largest tensor.
     """
 
     def __init__(self, config: NAdamConfig, weights: Sequence[Tensor]) -> None:

@@ -20,6 +20,7 @@ class NorMuon(Muon):
     """O = Muon's orthogonal momentum;  v <- EMA(row mean of O²; β2), from zero, its bias left as it is
 
     O' = O / (√v + eps), brought back to the norm of O;  u = lr * scale * O'. State: 1 + 1/n copies.
+    Workspace: as Muon's.
     """
 
     def __init__(self, config: NorMuonConfig, weights: Sequence[Tensor]) -> None:

@@ -275,3 +275,13 @@ def test_split_adamw_without_delay_is_adamw(delayed):
             group.rule.observe_fresh_gradients(group.select(gradients))
         advance(split_optimizer, gradients, others)
     torch.testing.assert_close(weights, others, rtol=0.0, atol=1e-7)
+
+
+def test_split_adamw_refuses_to_go_without_fresh_gradients():
+    weights = draw(SMALL_MODEL, seed=0)
+    rule = build_optimizer(load_config("adamw_split"), SMALL_MODEL, weights).groups[0].rule
+    gradients = draw(SMALL_MODEL, seed=1)
+    rule.observe_fresh_gradients(gradients)
+    rule.update(gradients, weights, 1e-3)
+    with pytest.raises(RuntimeError, match="fresh gradients first"):
+        rule.update(gradients, weights, 1e-3)
