@@ -32,8 +32,8 @@ class Muon(UpdateRule):
     """B <- μB + (1-μ)g;  u = lr * scale * orthogonal((1-μ)g + μB), or orthogonal(B) without Nesterov.
 
     The weights have one shape, (..., m, n); leading dimensions (the experts of a layer) count as more matrices.
-    State: 1 copy, the stacked momentum; ``state`` holds views of it. Workspace: 3 copies of the
-    group and 3 of its Gram matrices.
+    State: 1 copy, the stacked momentum; ``state`` holds views of it. Workspace: 3 copies of the group and 3 of its
+    Gram matrices.
     """
 
     same_shape = True

@@ -46,8 +46,8 @@ class SOAP(UpdateRule):
     is used is the same as carrying it from basis to basis. Q is brought up to date every ``precondition_frequency``
     updates, and v reordered with its columns. A side longer than ``max_precondition_dim`` has the identity.
 
-    State: 2 + 2 (m/n + n/m) copies. Workspace: 2 copies of the group and both its Gram matrices, and
-    when the bases are refreshed 6 of the larger one.
+    State: 2 + 2 (m/n + n/m) copies. Workspace: 2 copies of the group and both its Gram matrices; when the bases are
+    brought up to date, 6 of the larger one.
     """
 
     same_shape = True
