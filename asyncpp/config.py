@@ -58,6 +58,12 @@ class Config:
             self.sweep_name,
             "expected a folder's name, without a slash",
         )
+        require(
+            self.pipeline.is_simulated,
+            "pipeline",
+            self.pipeline.name,
+            "expected simulated; the others can so far only be planned (asyncpp.plan) and drawn (asyncpp.schedule)",
+        )
         num_stages = self.delay.profile(self.pipeline).num_stages
         require(
             num_stages <= self.model.num_layers,

@@ -14,14 +14,33 @@ from asyncpp.schedule.staleness import steady_staleness
 
 @dataclass
 class PipelineConfig:
-    """An entry of conf/pipeline. num_stages: into how many stages the layers are cut."""
+    """An entry of conf/pipeline.
+
+    schedule: a name of asyncpp.schedule.builders: what the stages run, or what the simulated pipeline stands for.
+    num_stages: into how many stages the layers are cut. num_chunks: parts of the model on a stage; null takes the
+    schedule's own number. data_parallel: copies of the whole pipeline, which share out every batch.
+    """
 
     name: str = MISSING
+    schedule: str = MISSING
     num_stages: int = MISSING
+    num_chunks: int | None = MISSING
+    data_parallel: int = MISSING
+
+    @property
+    def is_simulated(self) -> bool:
+        """All stages are in one process, and ``delay`` says how late gradients are."""
+        return self.name == "simulated"
 
     def check(self, key: str) -> None:
         """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
-        require(self.num_stages >= 1, f"{key}.num_stages", self.num_stages, "expected 1 or more")
+        require(self.schedule in BUILDERS, f"{key}.schedule", self.schedule, f"expected one of {', '.join(BUILDERS)}")
+        for name in ("num_stages", "data_parallel"):
+            require(getattr(self, name) >= 1, f"{key}.{name}", getattr(self, name), "expected 1 or more")
+        chunks = self.num_chunks
+        require(chunks is None or chunks >= 1, f"{key}.num_chunks", chunks, "expected 1 or more, or null")
+        one_copy = self.data_parallel == 1 or not self.is_simulated
+        require(one_copy, f"{key}.data_parallel", self.data_parallel, f"expected 1 with {key}={self.name}")
 
 
 @dataclass
