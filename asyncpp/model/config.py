@@ -128,10 +128,11 @@ class MoEConfig(LlamaConfig):
         super().check(key)
         require(self.num_experts >= 1, f"{key}.num_experts", self.num_experts, "expected one or more")
         require(
-            1 <= self.top_k <= self.num_experts,
+            min(2, self.num_experts) <= self.top_k <= self.num_experts,
             f"{key}.top_k",
             self.top_k,
-            f"expected 1 to {key}.num_experts={self.num_experts}",
+            f"expected 2 to {key}.num_experts={self.num_experts}: gates sum to one, so that of a single expert "
+            "would teach the router nothing",
         )
         for field in ("shared_ffn_size", "load_balancing", "router_z"):
             value = getattr(self, field)

@@ -23,7 +23,7 @@ from asyncpp.model.config import LlamaConfig
         (SMALL_MOE, {"num_kv_heads": 4}, "model.num_kv_heads"),
         (SMALL_MOE, {"num_experts": 0}, "model.num_experts"),
         (SMALL_MOE, {"top_k": 6}, "model.top_k"),
-        (SMALL_MOE, {"top_k": 0}, "model.top_k"),
+        (SMALL_MOE, {"top_k": 1}, "model.top_k"),
         (SMALL_MOE, {"shared_ffn_size": -1}, "model.shared_ffn_size"),
         (SMALL_MOE, {"load_balancing": -0.1}, "model.load_balancing"),
     ],
