@@ -29,8 +29,6 @@ class Correction:
     ``state`` holds one list of tensors a kind, aligned with ``weights``; it is allocated here, never lazily.
     """
 
-    state_copies: float = 0.0  # documented size of the state, in copies of the parameters
-
     def __init__(self, config: CorrectionConfig, weights: list[Tensor], num_steps: int) -> None:
         self.state: dict[str, list[Tensor]] = {}
 

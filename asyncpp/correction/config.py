@@ -19,6 +19,11 @@ class CorrectionConfig:
 
     name: str = MISSING
 
+    @property
+    def state_copies(self) -> float:
+        """Elements of state for each element of the parameters."""
+        return 0.0
+
     def check(self, key: str) -> None:
         """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
 
@@ -42,6 +47,10 @@ class ErrorFeedbackConfig(StrengthConfig):
 
     decay_form: str = MISSING
 
+    @property
+    def state_copies(self) -> float:
+        return 1.0
+
     def check(self, key: str) -> None:
         super().check(key)
         accepted = f"expected one of {', '.join(self.decay_forms)}"
@@ -54,6 +63,10 @@ class WeightPredictionConfig(StrengthConfig):
 
     correction = "asyncpp.correction.weight_prediction.WeightPrediction"
 
+    @property
+    def state_copies(self) -> float:
+        return 1.0
+
 
 @dataclass
 class DelayCompensationConfig(StrengthConfig):
@@ -64,6 +77,10 @@ class DelayCompensationConfig(StrengthConfig):
     adaptive: bool = MISSING
     ema: float = MISSING
     eps: float = MISSING
+
+    @property
+    def state_copies(self) -> float:
+        return 1.0 if self.adaptive else 0.0
 
     def check(self, key: str) -> None:
         super().check(key)
@@ -92,6 +109,10 @@ class NesterovConfig(StrengthConfig):
     correction = "asyncpp.correction.nesterov.Nesterov"
     acts_without_delay = True
 
+    @property
+    def state_copies(self) -> float:
+        return 1.0
+
     def check(self, key: str) -> None:
         require(0.0 <= self.strength < 1.0, f"{key}.strength", self.strength, "expected a number in [0, 1)")
 
@@ -103,6 +124,10 @@ class SyncStartConfig(ErrorFeedbackConfig):
     correction = "asyncpp.correction.sync_start.SyncStart"
 
     sync_fraction: float = MISSING
+
+    @property
+    def state_copies(self) -> float:
+        return super().state_copies if self.strength > 0.0 else 0.0
 
     def check(self, key: str) -> None:
         super().check(key)

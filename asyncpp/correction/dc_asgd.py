@@ -27,7 +27,6 @@ class DelayCompensation(Correction):
         if config.adaptive:
             self.mean_square = [torch.zeros_like(weight) for weight in weights]
             self.state["mean_square"] = self.mean_square
-            self.state_copies = 1.0
 
     def correct_gradients(self, gradients: list[Tensor], newest: list[Tensor], stale: list[Tensor]) -> list[Tensor]:
         squares = torch._foreach_mul(gradients, gradients)

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 
 class ErrorFeedback(Correction):
-    state_copies = 1.0
-
     def __init__(self, config: ErrorFeedbackConfig, weights: list[Tensor], num_steps: int) -> None:
         super().__init__(config, weights, num_steps)
         self.strength = config.strength

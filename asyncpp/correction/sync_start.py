@@ -28,7 +28,6 @@ class SyncStart(Correction):
         kind = ErrorFeedback if config.strength > 0.0 else Correction
         self.update_correction = kind(config, weights, num_steps)
         self.state = self.update_correction.state
-        self.state_copies = self.update_correction.state_copies
 
     def delay(self, step: int, delay: int) -> int:
         return 0 if step < self.num_sync_steps else delay

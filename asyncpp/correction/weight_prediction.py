@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 
 class WeightPrediction(Correction):
-    state_copies = 1.0
-
     def __init__(self, config: WeightPredictionConfig, weights: list[Tensor], num_steps: int) -> None:
         super().__init__(config, weights, num_steps)
         self.strength = config.strength

@@ -28,9 +28,9 @@ def parameter_counts(config: LlamaConfig) -> ParameterCounts:
     body = [info for info in infos if info.role not in (Role.EMBEDDING, Role.HEAD)]
     return ParameterCounts(
         total=sum(info.num_elements for info in infos),
-        active=sum(_active_elements(config, info) for info in infos),
+        active=sum(active_elements(config, info) for info in infos),
         non_embedding=sum(info.num_elements for info in body),
-        active_non_embedding=sum(_active_elements(config, info) for info in body),
+        active_non_embedding=sum(active_elements(config, info) for info in body),
     )
 
 
@@ -41,12 +41,13 @@ def flops_per_token(config: LlamaConfig, sequence_length: int) -> int:
     scores and mixtures (PaLM, arXiv 2204.02311, appendix B). By that convention the causal half that is masked
     counts, element-wise operations and the embedding's look-up do not; the head does, tied or not.
     """
-    matrices = sum(_active_elements(config, info) for info in parameter_infos(config) if info.role is Role.MATRIX)
+    matrices = sum(active_elements(config, info) for info in parameter_infos(config) if info.role is Role.MATRIX)
     head = config.vocab_size * config.hidden_size
     return 6 * (matrices + head) + 12 * config.num_layers * config.hidden_size * sequence_length
 
 
-def _active_elements(config: LlamaConfig, info: ParameterInfo) -> int:
+def active_elements(config: LlamaConfig, info: ParameterInfo) -> int:
+    """The elements of a parameter that one token meets: of a mixture's experts, top_k in num_experts."""
     if isinstance(config, MoEConfig) and ".experts." in info.name:
         return int(info.num_elements * Fraction(config.top_k, config.num_experts))
     return info.num_elements

@@ -57,6 +57,3 @@ class AdamW(TorchStepRule):
             eps=self.eps,
             maximize=False,
         )
-
-    def state_copies(self, shape: Sequence[int]) -> float:
-        return 2.0

@@ -53,6 +53,3 @@ class AdamWSplit(ElementwiseRule):
             self.first_moment.lerp_(gradient, 1.0 - self.betas[0])
         else:
             self.second_moment.mul_(self.betas[1]).addcmul_(gradient, gradient, value=1.0 - self.betas[1])
-
-    def state_copies(self, shape: Sequence[int]) -> float:
-        return 2.0

@@ -53,6 +53,3 @@ class Adan(ElementwiseRule):
 
     def decay_factor(self, lr: float) -> float:
         return 1.0 / (1.0 + lr * self.weight_decay) if self.proximal_decay else super().decay_factor(lr)
-
-    def state_copies(self, shape: Sequence[int]) -> float:
-        return 4.0

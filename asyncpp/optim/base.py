@@ -53,10 +53,6 @@ class UpdateRule(ABC):
     def compute(self, gradients: list[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
         """What ``update`` does, from gradients in ``dtype`` to u in ``dtype``; num_updates counts this update."""
 
-    @abstractmethod
-    def state_copies(self, shape: Sequence[int]) -> float:
-        """Documented size of the state that a parameter of this shape has, in copies of the parameter."""
-
     def decay_factor(self, lr: float) -> float:
         """What W multiplies the weights by, before the u of the last ``update`` is subtracted."""
         return 1.0 - lr * self.weight_decay

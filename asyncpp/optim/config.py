@@ -6,6 +6,7 @@ conf/optimizer/<name>.yaml holds the values and their sources; the rule itself i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -54,6 +55,10 @@ class RuleConfig:
         check_positive(f"{key}.lr", self.lr)
         check_not_negative(f"{key}.weight_decay", self.weight_decay)
 
+    def state_copies(self, shape: Sequence[int]) -> float:
+        """Elements of state for each element of a parameter of ``shape``."""
+        raise NotImplementedError
+
 
 @dataclass
 class OptimizerConfig(RuleConfig):
@@ -94,6 +99,9 @@ class AdamWRuleConfig(RuleConfig):
         check_betas(f"{key}.betas", self.betas, 2)
         check_positive(f"{key}.eps", self.eps)
 
+    def state_copies(self, shape: Sequence[int]) -> float:
+        return 2.0
+
 
 @dataclass
 class AdamWConfig(AdamWRuleConfig, OptimizerConfig):
@@ -125,6 +133,9 @@ class NAdamConfig(AdamWConfig):
         super().check(key)
         check_not_negative(f"{key}.momentum_decay", self.momentum_decay)
 
+    def state_copies(self, shape: Sequence[int]) -> float:
+        return 2.0 + 1.0 / math.prod(shape)
+
 
 @dataclass
 class SGDConfig(OptimizerConfig):
@@ -141,6 +152,9 @@ class SGDConfig(OptimizerConfig):
         possible = self.momentum > 0.0 or not self.nesterov
         require(possible, f"{key}.nesterov", self.nesterov, "expected false without momentum")
 
+    def state_copies(self, shape: Sequence[int]) -> float:
+        return 1.0 if self.momentum > 0.0 else 0.0
+
 
 @dataclass
 class LionConfig(OptimizerConfig):
@@ -153,6 +167,9 @@ class LionConfig(OptimizerConfig):
     def check(self, key: str) -> None:
         super().check(key)
         check_betas(f"{key}.betas", self.betas, 2)
+
+    def state_copies(self, shape: Sequence[int]) -> float:
+        return 1.0
 
 
 @dataclass
@@ -173,6 +190,9 @@ class AdanConfig(OptimizerConfig):
         check_betas(f"{key}.betas", self.betas, 3)
         check_positive(f"{key}.eps", self.eps)
 
+    def state_copies(self, shape: Sequence[int]) -> float:
+        return 4.0
+
 
 @dataclass
 class MARSConfig(AdamWRuleConfig, MatrixOptimizerConfig):
@@ -185,6 +205,9 @@ class MARSConfig(AdamWRuleConfig, MatrixOptimizerConfig):
     def check(self, key: str) -> None:
         super().check(key)
         check_not_negative(f"{key}.gamma", self.gamma)
+
+    def state_copies(self, shape: Sequence[int]) -> float:
+        return 3.0
 
 
 @dataclass
@@ -209,6 +232,9 @@ class MuonConfig(MatrixOptimizerConfig):
         check_option(f"{key}.newton_schulz", self.newton_schulz, ("quintic", "polar_express"))
         check_option(f"{key}.newton_schulz_dtype", self.newton_schulz_dtype, ("float64", "float32", "bfloat16"))
 
+    def state_copies(self, shape: Sequence[int]) -> float:
+        return 1.0
+
 
 @dataclass
 class NorMuonConfig(MuonConfig):
@@ -221,6 +247,9 @@ class NorMuonConfig(MuonConfig):
     def check(self, key: str) -> None:
         super().check(key)
         check_beta(f"{key}.beta2", self.beta2)
+
+    def state_copies(self, shape: Sequence[int]) -> float:
+        return 1.0 + 1.0 / shape[-1]
 
 
 @dataclass
@@ -246,3 +275,8 @@ class SOAPConfig(MatrixOptimizerConfig):
         check_beta(f"{key}.shampoo_beta", self.shampoo_beta)
         check_positive(f"{key}.precondition_frequency", self.precondition_frequency)
         check_not_negative(f"{key}.max_precondition_dim", self.max_precondition_dim)
+
+    def state_copies(self, shape: Sequence[int]) -> float:
+        num_rows, num_columns = shape[-2:]
+        sides = [size for size in (num_rows, num_columns) if size <= self.max_precondition_dim]
+        return 2.0 + sum(2.0 * size**2 / (num_rows * num_columns) for size in sides)

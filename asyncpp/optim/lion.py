@@ -28,6 +28,3 @@ class Lion(ElementwiseRule):
         direction = self.momentum.mul(self.betas[0]).add_(gradient, alpha=1.0 - self.betas[0])
         self.momentum.mul_(self.betas[1]).add_(gradient, alpha=1.0 - self.betas[1])
         return direction.sign_().mul_(lr)
-
-    def state_copies(self, shape: Sequence[int]) -> float:
-        return 1.0

@@ -39,6 +39,3 @@ class MARS(AdamW):
         previous.copy_(gradient)
         norm = torch.linalg.vector_norm(reduced, dtype=torch.float64).clamp_(min=1.0)
         return reduced.div_(norm)
-
-    def state_copies(self, shape: Sequence[int]) -> float:
-        return 3.0

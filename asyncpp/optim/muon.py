@@ -60,6 +60,3 @@ class Muon(UpdateRule):
             torch.lerp(gradient, momentum, share, out=out)
         orthogonal = orthogonalize_(ahead.flatten(0, -3), self.iteration, self.products_dtype)
         return orthogonal.to(self.dtype).view_as(self.momentum)
-
-    def state_copies(self, shape: Sequence[int]) -> float:
-        return 1.0

@@ -48,6 +48,3 @@ class NAdam(TorchStepRule):
             momentum_decay=self.momentum_decay,
             eps=self.eps,
         )
-
-    def state_copies(self, shape: Sequence[int]) -> float:
-        return 2.0 + 1.0 / torch.Size(shape).numel()

@@ -36,9 +36,6 @@ class NorMuon(Muon):
         normalized = orthogonal.div_(self.second_moment.sqrt().add_(EPS))
         return normalized.mul_(norm / (_frobenius_norm(normalized) + EPS))
 
-    def state_copies(self, shape: Sequence[int]) -> float:
-        return 1.0 + 1.0 / shape[-1]
-
 
 def _frobenius_norm(matrices: Tensor) -> Tensor:
     return torch.linalg.vector_norm(matrices, dim=(-2, -1), keepdim=True)

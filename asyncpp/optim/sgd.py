@@ -56,6 +56,3 @@ class SGD(TorchStepRule):
             nesterov=self.nesterov,
             maximize=False,
         )
-
-    def state_copies(self, shape: Sequence[int]) -> float:
-        return 1.0 if self.momentum_decay > 0.0 else 0.0

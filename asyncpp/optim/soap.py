@@ -140,8 +140,3 @@ class SOAP(UpdateRule):
         if self.right is not None:
             matrices = matrices @ self.right.basis.mT
         return matrices
-
-    def state_copies(self, shape: Sequence[int]) -> float:
-        num_rows, num_columns = shape[-2:]
-        sides = [size for size in (num_rows, num_columns) if size <= self.max_precondition_dim]
-        return 2.0 + sum(2.0 * size**2 / (num_rows * num_columns) for size in sides)

@@ -26,6 +26,3 @@ class StandStill(UpdateRule):
 
     def decay_factor(self, lr: float) -> float:
         return self.rule.decay_factor(lr)
-
-    def state_copies(self, shape: Sequence[int]) -> float:
-        return self.rule.state_copies(shape)

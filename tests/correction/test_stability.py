@@ -30,9 +30,6 @@ class AveragedMomentum(UpdateRule):
         self.momentum.mul_(self.beta).add_(gradients[0], alpha=1.0 - self.beta)
         return [lr * self.momentum]
 
-    def state_copies(self, shape):
-        return 1.0
-
 
 def final_size(lr: float, beta: float, delay: int, corrected: bool, num_batches: int = 3000) -> float:
     """|x| after many steps from x = 1 with h = 1."""

@@ -217,10 +217,10 @@ def test_extreme_matrices_stay_finite(name, dtype, sizes):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_measured_state_is_the_documented_one(name, dtype):
     weights = draw(SMALL_MODEL, seed=0, dtype=dtype)
-    optimizer = build_optimizer(load_config(name), SMALL_MODEL, weights)
-    documented = sum(
-        group.rule.state_copies(info.shape) * info.num_elements for group in optimizer.groups for info in group.infos
-    )
+    config = load_config(name)
+    optimizer = build_optimizer(config, SMALL_MODEL, weights)
+    rules = config.rules()
+    documented = sum(rules[info.role].state_copies(info.shape) * info.num_elements for info in SMALL_MODEL)
     assert optimizer.state_copies() == pytest.approx(documented / sum(info.num_elements for info in SMALL_MODEL))
     advance(optimizer, draw(SMALL_MODEL, seed=1, dtype=dtype), weights)
     assert optimizer.state_copies() == pytest.approx(documented / sum(info.num_elements for info in SMALL_MODEL))

@@ -75,7 +75,7 @@ def test_staleness_is_measured_from_the_versions(make_config):
 
 @pytest.mark.parametrize(("correction", "wanted"), [("none", 0.0), ("ef", 1.0)])
 def test_measured_state_is_the_documented_one(make_config, correction, wanted):
-    simulator = build_simulator(make_config(f"correction={correction}", "pipeline.num_stages=2"))
-    measured = simulator.measurements()
+    config = make_config(f"correction={correction}", "pipeline.num_stages=2")
+    measured = build_simulator(config).measurements()
     assert measured["optimizer_state_copies"] == 2.0
-    assert measured["correction_state_copies"] == wanted == simulator.stages[0].correction.state_copies
+    assert measured["correction_state_copies"] == wanted == config.correction.state_copies
