@@ -50,7 +50,8 @@ class Router(nn.Module):
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, S, D) to logits (B, S, E), gates (B, S, K) that sum to one, and the chosen experts, int64 (B, S, K)."""
         dtype = torch.promote_types(hidden.dtype, torch.float32)
-        logits = F.linear(hidden.to(dtype), self.weight.to(dtype))
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits = F.linear(hidden.to(dtype), self.weight.to(dtype))
         top_logits, choices = logits.topk(self.top_k)
         return logits, top_logits.softmax(-1), choices
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_cases import SMALL_MOE, call, leaves_of, random_tokens
+from model_cases import SMALL, SMALL_MOE, call, leaves_of, random_tokens
 from reference.model.moe_by_loops import mixture_by_loops
 from torch import Tensor
 
 from asyncpp.model.auxiliary import Auxiliary, load_metrics
-from asyncpp.model.config import MoEConfig
+from asyncpp.model.config import LlamaConfig, MoEConfig
 from asyncpp.model.llama import build
 from asyncpp.model.moe import MixtureOfExperts, Router
 
@@ -110,13 +110,31 @@ def test_gradients_of_two_stages_are_those_of_one(cut: int) -> None:
         torch.testing.assert_close(leaf.grad, expected[name], rtol=1e-12, atol=1e-14)
 
 
-def test_the_router_scores_in_fp32_whatever_the_stream() -> None:
-    router = Router(SMALL_MOE).to(torch.bfloat16)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_router_scores_in_fp32_whatever_the_stream(autocast: bool) -> None:
+    router = Router(SMALL_MOE).to(torch.float32 if autocast else torch.bfloat16)
     torch.nn.init.normal_(router.weight)
     hidden = torch.randn(2, 5, SMALL_MOE.hidden_size, dtype=torch.bfloat16)
-    logits, gates, _ = router(hidden)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        logits, gates, _ = router(hidden)
     assert logits.dtype is gates.dtype is torch.float32
     assert torch.equal(logits, hidden.float() @ router.weight.float().t())
+
+
+@pytest.mark.parametrize("config", [SMALL, SMALL_MOE])
+def test_a_bf16_model_is_the_fp32_model_rounded(config: LlamaConfig) -> None:
+    tokens = random_tokens(config, 3, 8)
+    gradients: dict[torch.dtype, dict[str, Tensor]] = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        leaves, auxiliary = leaves_of(config, dtype), Auxiliary()
+        loss = call(build(config), leaves, tokens, tokens, auxiliary)
+        assert loss.dtype is torch.float32
+        (loss if auxiliary.loss is None else loss + auxiliary.loss).backward()
+        gradients[dtype] = {name: leaf.grad.float() for name, leaf in leaves.items() if leaf.grad is not None}
+    assert gradients[torch.bfloat16].keys() == gradients[torch.float32].keys()
+    for name, exact in gradients[torch.float32].items():
+        # A few units of bf16's last place, 2**-8, over three layers; a choice that rounding flips would be far more.
+        assert (gradients[torch.bfloat16][name] - exact).norm() < 0.08 * exact.norm()
 
 
 def test_load_metrics_of_a_balanced_and_of_a_collapsed_layer() -> None:
