@@ -22,8 +22,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: venv
 	$(BIN)/python -m asyncpp.sweep run demo seeds=[$(SEEDS)]
-	$(BIN)/python analysis/make_tables.py runs=runs/demo
 	$(BIN)/python analysis/make_figures.py runs=runs/demo
+	$(BIN)/python analysis/make_tables.py runs=runs/demo
 
 test: venv
 	$(BIN)/python -m pytest -n auto -m "not slow"

@@ -5,17 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import TypeVar
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, ConfigError, require
+from asyncpp.arguments import Options, exit_code_of, parse_arguments
+from asyncpp.errors import EXIT_DONE, require
 from runs import PassedOver
-
-Options = TypeVar("Options")
 
 
 def run_command(
@@ -28,28 +22,12 @@ def run_command(
     if "--help" in arguments or "-h" in arguments:
         print((usage or "").strip())
         return EXIT_DONE
-    try:
-        command(parse(schema, arguments))
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    return EXIT_DONE
 
+    def parsed() -> int:
+        command(parse_arguments(arguments, schema))
+        return EXIT_DONE
 
-def parse(schema: type[Options], arguments: Sequence[str]) -> Options:
-    """The dataclass ``schema`` with its defaults replaced by ``key=value`` arguments. Raises ConfigError."""
-    options = OmegaConf.structured(schema)
-    known = [field.name for field in fields(schema)]  # pyright: ignore[reportArgumentType]
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        require(key in known, key, value, f"no such key; accepted here: {', '.join(known)}")
-        require(bool(equals and value), key, value, "expected a value after the equals sign")
-        try:
-            options[key] = value
-            _ = options[key]  # resolves an interpolation, which no option may be
-        except OmegaConfBaseException as error:
-            raise ConfigError(key, value, str(error).splitlines()[0].lower()) from None
-    return OmegaConf.to_object(options)  # pyright: ignore[reportReturnType]
+    return exit_code_of(parsed)
 
 
 def output_folder(out: Path) -> Path:

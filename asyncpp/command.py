@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import difflib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import yaml
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from asyncpp.errors import EXIT_BAD_INPUT, ConfigError, require
+from asyncpp import arguments
+from asyncpp.errors import ConfigError, require
 
 CONF = Path(__file__).parents[1] / "conf"
 
-Options = TypeVar("Options")
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException)
 
 
 def exit_code_of(command: Callable[[], int], overrides: Sequence[str]) -> int:
-    """Run ``command`` and turn what a user got wrong into one line on standard error and EXIT_BAD_INPUT."""
-    try:
-        return command()
-    except ConfigError as error:
-        message = str(error)
-    except HYDRA_ERRORS as error:
-        message = str(explain(error, overrides))
-    except ValueError as error:
-        if not str(error).startswith("Config group override"):  # how Hydra words group=3
+    """Run ``command``; what a user got wrong becomes one line on standard error and EXIT_BAD_INPUT."""
+
+    def explained() -> int:
+        try:
+            return command()
+        except HYDRA_ERRORS as error:
+            raise explain(error, overrides) from None
+        except ValueError as error:
+            if str(error).startswith("Config group override"):  # how Hydra words group=3
+                raise explain(error, overrides) from None
             raise
-        message = str(explain(error, overrides))
-    print(f"error: {message}", file=sys.stderr)
-    return EXIT_BAD_INPUT
+
+    return arguments.exit_code_of(explained)
 
 
 def compose_overrides(overrides: Sequence[str], config_name: str = "train") -> DictConfig:
@@ -46,25 +43,6 @@ def compose_overrides(overrides: Sequence[str], config_name: str = "train") -> D
             return compose(config_name, overrides=list(overrides))
     except HYDRA_ERRORS as error:
         raise explain(error, overrides) from None
-
-
-def parse_arguments(arguments: Sequence[str], schema: type[Options]) -> Options:
-    """``key=value`` arguments as the dataclass ``schema``, for commands that are not runs. Raises ConfigError."""
-    for argument in arguments:
-        require("=" in argument, "argument", argument, "expected key=value")
-        try:
-            OmegaConf.from_dotlist([argument])
-        except yaml.YAMLError:
-            raise ConfigError("argument", argument, "expected a YAML value after the =") from None
-    defaults = OmegaConf.structured(schema)
-    try:
-        return OmegaConf.to_object(OmegaConf.merge(defaults, OmegaConf.from_dotlist(list(arguments))))  # type: ignore
-    except ConfigKeyError as error:
-        key = str(error.full_key)
-        raise ConfigError(key, _value_of(key, arguments), _accepted_beside(key, defaults)) from None
-    except OmegaConfBaseException as error:
-        key = str(error.full_key)
-        raise ConfigError(key, _value_of(key, arguments), str(error).splitlines()[0].lower()) from None
 
 
 def typed(composed: DictConfig, key: str, schema: type | None = None) -> Any:
@@ -98,9 +76,7 @@ def explain(error: Exception, overrides: Sequence[str]) -> ConfigError:
 
 def _accepted_beside(key: str, parent: object) -> str:
     known = [str(name) for name in parent if name not in ("_target_", "hydra")] if isinstance(parent, Mapping) else []
-    close = difflib.get_close_matches(key.rpartition(".")[2], known, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"no such key; {hint}accepted here: {', '.join(known)}"
+    return arguments.no_such_key(key, known)
 
 
 def _value_of(key: str, overrides: Sequence[str]) -> str:

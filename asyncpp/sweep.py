@@ -2,6 +2,7 @@
 
     python -m asyncpp.sweep run demo                     every cell that is not finished, two at a time
     python -m asyncpp.sweep run demo seeds=[0,1,2] num_parallel=4
+    python -m asyncpp.sweep run my_sweep.yaml            a file of one's own
 
 A cell is a run of ``python -m asyncpp.train`` in a process of its own, in runs/<sweep>/. All cells are checked, and
 the data is prepared, before the first one starts.
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from asyncpp import records
 from asyncpp.arguments import parse_arguments
@@ -72,12 +75,15 @@ class Cell:
 
 
 def load_sweep(name: str) -> SweepFile:
-    """The sweep file ``name``. Raises ConfigError when there is none, or it does not read."""
-    path = SWEEPS / f"{name}.yaml"
-    if not path.is_file():
-        names = ", ".join(sorted(sweep.stem for sweep in SWEEPS.glob("*.yaml")))
-        raise ConfigError("sweep", name, f"expected one of {names}")
-    return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(SweepFile), OmegaConf.load(path)))  # type: ignore
+    """The sweep file ``name``: one of sweeps/, or a path that ends in .yaml. Raises ConfigError."""
+    path = Path(name) if name.endswith(".yaml") else SWEEPS / f"{name}.yaml"
+    names = ", ".join(sorted(sweep.stem for sweep in SWEEPS.glob("*.yaml")))
+    require(path.is_file(), "sweep", name, f"expected one of {names}, or the path of a .yaml file")
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(SweepFile), OmegaConf.load(path))
+        return OmegaConf.to_object(merged)  # pyright: ignore[reportReturnType]
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError("sweep", name, f"expected a sweep file ({' '.join(str(error).split())})") from None
 
 
 def expand(name: str, sweep: SweepFile, options: SweepOptions) -> list[Cell]:
@@ -87,7 +93,7 @@ def expand(name: str, sweep: SweepFile, options: SweepOptions) -> list[Cell]:
     seeds = sweep.seeds if options.seeds is None else options.seeds
     require(len(seeds) > 0, "seeds", seeds, "expected at least one seed")
     require(options.num_parallel >= 1, "num_parallel", options.num_parallel, "expected 1 or more")
-    shared = [f"sweep_name={name}", f"runs_dir={options.runs_dir}", *_overrides(sweep.scales[scale])]
+    shared = [f"sweep_name={Path(name).stem}", f"runs_dir={options.runs_dir}", *_overrides(sweep.scales[scale])]
     cells = []
     for seed, values, cell in itertools.product(seeds, itertools.product(*sweep.grid.values()), sweep.cells):
         grid = dict(zip(sweep.grid, values, strict=True))
@@ -100,7 +106,7 @@ def run_sweep(name: str, options: SweepOptions) -> int:
     """Run what is not finished. Returns EXIT_DONE when every cell is."""
     cells = expand(name, load_sweep(name), options)
     missing = [cell for cell in cells if not records.is_finished(cell.folder)]
-    print(f"{name}: {len(cells)} runs, {len(cells) - len(missing)} finished before", flush=True)
+    print(f"{Path(name).stem}: {len(cells)} runs, {len(cells) - len(missing)} finished before", flush=True)
     if not missing:
         return EXIT_DONE
     _prepare_data(missing)

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from asyncpp.arguments import parse_arguments
 from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, ConfigError, require
 from asyncpp.schedule.builders import build
-from asyncpp.schedule.show import parse_overrides
 from asyncpp.schedule.timeline import timeline
 from asyncpp.schedule.validate import validate
 
@@ -58,7 +58,7 @@ def measure(options: Options, batches: int) -> dict[str, float]:
 
 def main(arguments: list[str]) -> int:
     try:
-        options = parse_overrides(Options, arguments)
+        options = parse_arguments(arguments, Options)
         require(options.batches >= 1, "batches", options.batches, "expected 1 or more")
         rows = [measure(options, max(1, options.batches // part)) for part in (10, 5, 2, 1)]
     except ConfigError as error:

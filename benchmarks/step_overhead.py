@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from asyncpp.command import compose_overrides, exit_code_of, parse_arguments
+from asyncpp.arguments import parse_arguments
+from asyncpp.command import compose_overrides, exit_code_of
 from asyncpp.config import from_hydra
 from asyncpp.data.batches import Batches
 from asyncpp.data.prepare import prepare

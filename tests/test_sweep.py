@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -49,8 +50,8 @@ def test_one_bad_cell_stops_all_before_they_start(tmp_path):
         (["run", "demo", "num_parallel=two"], "num_parallel=two: value 'two'"),
         (["run", "demo", "num_parallel=0"], "num_parallel=0: expected 1 or more"),
         (["run", "demo", "seeds=[]"], "seeds=[]: expected at least one seed"),
-        (["run", "demo", "seeds=[0"], "argument=seeds=[0: expected a YAML value"),
-        (["run", "demo", "nonsense"], "argument=nonsense: expected key=value"),
+        (["run", "demo", "seeds=[0"], "seeds=[0: expected a YAML value"),
+        (["run", "demo", "nonsense"], "argument=nonsense: expected key=value, with a key of seeds, "),
         (["walk", "demo"], "command=walk demo: expected run <sweep>"),
         ([], "command=: expected run <sweep>"),
     ],
@@ -64,25 +65,24 @@ def test_bad_input_is_one_line_with_exit_code_2(tmp_path, arguments, message):
 
 
 def test_a_failed_cell_is_named_and_the_others_run_then_only_it_is_missing(tmp_path, tmp_path_factory):
+    """A sweep file of one's own, given by its path."""
     data_root = tmp_path_factory.getbasetemp().parent / "data"
-    few = f"overrides=[trainer.num_steps=2,data.num_validation_sequences=8,data.root={data_root}]"
-    first = run_demo(few, tmp_path)
+    scale = {"trainer.num_steps": 2, "data.num_validation_sequences": 8, "data.root": str(data_root)}
+    mine = {"claim": "none", "paper": "none", "seeds": [0], "grid": {"optimizer": ["adamw", "muon"]}}
+    (tmp_path / "mine.yaml").write_text(json.dumps(mine | {"scales": {"tiny": scale}}))
+    first = sweep("run", "mine.yaml", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    runs = records.find_runs(tmp_path / "runs" / "demo")
-    assert len(runs) == 6 and all(records.is_finished(run.folder) for run in runs)
+    runs = records.find_runs(tmp_path / "runs" / "mine")
+    assert [run.summary["optimizer"] for run in runs if run.summary] == ["adamw", "muon"]
     (runs[0].folder / records.SUMMARY_FILE).unlink()
     with records.locked(runs[0].folder):
-        second = run_demo(few, tmp_path)
+        second = sweep("run", "mine.yaml", cwd=tmp_path)
         assert second.returncode == 1
-        assert f"failed: runs/demo/{runs[0].folder.name}" in second.stderr
-    third = run_demo(few, tmp_path)
-    assert third.returncode == 0 and "6 runs, 5 finished before" in third.stdout
-    fourth = run_demo(few, tmp_path)
-    assert fourth.returncode == 0 and "6 runs, 6 finished before" in fourth.stdout
-
-
-def run_demo(few: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return sweep("run", "demo", few, cwd=cwd)
+        assert f"failed: runs/mine/{runs[0].folder.name}" in second.stderr
+    third = sweep("run", "mine.yaml", cwd=tmp_path)
+    assert third.returncode == 0 and "2 runs, 1 finished before" in third.stdout
+    fourth = sweep("run", "mine.yaml", cwd=tmp_path)
+    assert fourth.returncode == 0 and "2 runs, 2 finished before" in fourth.stdout
 
 
 def test_an_unknown_sweep_names_the_known_ones():

@@ -21,14 +21,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from omegaconf import MISSING, OmegaConf
-from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
-from yaml import YAMLError
+from omegaconf import MISSING
 
+from asyncpp.arguments import parse_arguments
 from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, ConfigError, require
 from asyncpp.schedule.builders import build
 from asyncpp.schedule.report import COLUMNS, report, row
@@ -37,7 +36,6 @@ from asyncpp.schedule.timeline import CostModel, Timeline, timeline
 from asyncpp.schedule.validate import ScheduleError, validate
 
 _PICTURES = (".svg", ".png", ".pdf")
-T = TypeVar("T")
 
 
 @dataclass
@@ -101,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _show(arguments: Sequence[str]) -> None:
-    options = parse_overrides(ShowOptions, arguments)
+    options = parse_arguments(arguments, ShowOptions)
     _check_suffix("out", options.out, (*_PICTURES, ".txt"))
     _check_suffix("trace", options.trace, (".json",))
     drawn = _timeline(options.schedule, options, options.num_chunks)
@@ -122,7 +120,7 @@ def _show(arguments: Sequence[str]) -> None:
 
 
 def _compare(arguments: Sequence[str]) -> None:
-    options = parse_overrides(CompareOptions, arguments)
+    options = parse_arguments(arguments, CompareOptions)
     _check_suffix("out", options.out, _PICTURES)
     names = options.schedules.split(",") if isinstance(options.schedules, str) else options.schedules
     require(isinstance(names, list), "schedules", names, "expected names with commas between them")
@@ -200,25 +198,3 @@ def _print_table(numbers: Sequence[dict[str, Any]]) -> None:
     for line in numbers:
         table.add_row(*row(line))
     Console(highlight=False).print(table)
-
-
-def parse_overrides(schema: type[T], arguments: Sequence[str]) -> T:
-    """``key=value`` arguments merged into the dataclass ``schema``. Raises ConfigError."""
-    accepted = ", ".join(field.name for field in fields(schema))  # type: ignore[arg-type]
-    for argument in arguments:
-        require("=" in argument, "argument", argument, f"expected key=value, with a key of {accepted}")
-    given = dict(argument.split("=", 1) for argument in arguments)
-    try:
-        values = OmegaConf.from_dotlist(list(arguments))
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))  # type: ignore[return-value]
-    except YAMLError:
-        raise ConfigError("arguments", " ".join(arguments), "a value is not YAML; is a bracket open?") from None
-    except OmegaConfBaseException as error:
-        key = str(error.full_key)
-        if isinstance(error, ConfigKeyError):
-            message = f"no such key; accepted here: {accepted}"
-        elif isinstance(error, MissingMandatoryValue):
-            message = "expected a value"
-        else:
-            message = str(error).splitlines()[0]
-        raise ConfigError(key, given.get(key, "???"), message) from None

@@ -153,7 +153,7 @@ def test_json_is_one_document(planted_demo: Path, tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["rnus=x"], "error: rnus=x: no such key; accepted here: runs, out, json"),
+        (["rnus=x"], "error: rnus=x: no such key; did you mean runs? accepted here: runs, out, json"),
         (["runs.a=x"], "error: runs.a=x: no such key"),
         (["x"], "error: x=: no such key"),
         (["runs"], "error: runs=: expected a value after the equals sign"),

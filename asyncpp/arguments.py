@@ -1,0 +1,55 @@
+"""Command lines without Hydra: ``key=value`` arguments in, one clear line for bad input, an exit code out."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import TypeVar
+
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from yaml import YAMLError
+
+from asyncpp.errors import EXIT_BAD_INPUT, ConfigError, require
+
+Options = TypeVar("Options")
+
+
+def exit_code_of(command: Callable[[], int]) -> int:
+    """Run ``command``; what a user got wrong becomes one line on standard error and EXIT_BAD_INPUT."""
+    try:
+        return command()
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+
+
+def parse_arguments(arguments: Sequence[str], schema: type[Options]) -> Options:
+    """The dataclass ``schema`` with ``arguments`` in the place of its defaults. Raises ConfigError."""
+    known = [field.name for field in fields(schema)]  # pyright: ignore[reportArgumentType]
+    options = OmegaConf.structured(schema)
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        require(bool(equals), "argument", argument, f"expected key=value, with a key of {', '.join(known)}")
+        require(key in known, key, value, no_such_key(key, known))
+        require(bool(value), key, value, "expected a value after the equals sign")
+        try:
+            options = OmegaConf.merge(options, OmegaConf.from_dotlist([argument]))
+            OmegaConf.select(options, key)  # resolves an interpolation, which no option may be
+        except YAMLError:
+            raise ConfigError(key, value, "expected a YAML value; is a bracket open?") from None
+        except OmegaConfBaseException as error:
+            raise ConfigError(key, value, str(error).splitlines()[0].lower()) from None
+    try:
+        return OmegaConf.to_object(options)  # pyright: ignore[reportReturnType]
+    except MissingMandatoryValue as error:
+        raise ConfigError(str(error.full_key), "???", "expected a value") from None
+
+
+def no_such_key(key: str, known: Sequence[str]) -> str:
+    """What is accepted in the place of ``key``, the nearest first."""
+    close = difflib.get_close_matches(key.rpartition(".")[2], known, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"no such key; {hint}accepted here: {', '.join(known)}"
