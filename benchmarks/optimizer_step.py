@@ -18,15 +18,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 from unittest import mock
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from asyncpp.command import compose_overrides, exit_code_of, parse_arguments
-from asyncpp.config import from_hydra
+from asyncpp.arguments import parse_arguments
+from asyncpp.command import compose_overrides, exit_code_of, typed
 from asyncpp.errors import require
 from asyncpp.model.layout import parameter_infos
 from asyncpp.optim.config import AdamWConfig, MuonConfig
@@ -78,7 +77,7 @@ def without_bfloat16(step: Callable[[], object]) -> None:
 def adamw_contenders(
     infos: Sequence[ParameterInfo], weights: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> dict[str, Callable[[], object]]:
-    config = cast(AdamWConfig, from_hydra(compose_overrides(["optimizer=adamw"])).optimizer)
+    config = typed(compose_overrides(["optimizer=adamw"]), "optimizer", AdamWConfig)
     knobs = {"lr": config.lr, "betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
     parameters = partial(torch_parameters, weights, gradients)
     return {
@@ -93,7 +92,7 @@ def muon_contenders(
     dtype: str, infos: Sequence[ParameterInfo], weights: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> dict[str, Callable[[], object]]:
     overrides = ["optimizer=muon", f"optimizer.newton_schulz_dtype={dtype}"]
-    config = cast(MuonConfig, from_hydra(compose_overrides(overrides)).optimizer)
+    config = typed(compose_overrides(overrides), "optimizer", MuonConfig)
     theirs = torch.optim.Muon(
         torch_parameters(weights, gradients),
         lr=config.lr,
@@ -118,7 +117,7 @@ def low_times_ms(contenders: dict[str, Callable[[], object]], num_rounds: int) -
 
 def measure(model: str, num_rounds: int) -> dict[str, float]:
     """Ratios of our times to torch's for one model, and the times in ms."""
-    infos = parameter_infos(from_hydra(compose_overrides(MODELS[model])).model)
+    infos = parameter_infos(typed(compose_overrides(MODELS[model]), "model"))
     generator = torch.Generator().manual_seed(0)
     weights = [0.02 * torch.randn(info.shape, generator=generator) for info in infos]
     gradients = [torch.randn(info.shape, generator=generator) for info in infos]

@@ -49,14 +49,14 @@ class Muon(UpdateRule):
         self.state["momentum"] = list(self.momentum.unbind())
 
     def compute(self, gradients: list[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
-        return list(self.direction(gradients).mul_(lr * self.scale).unbind())
+        return list(self.orthogonal_momentum(gradients, lr * self.scale).unbind())
 
-    def direction(self, gradients: list[Tensor]) -> Tensor:
-        """Advance the momentum and return it orthogonalised: new, shaped like the stacked weights."""
+    def orthogonal_momentum(self, gradients: list[Tensor], scale: float) -> Tensor:
+        """Advance the momentum and return scale times it orthogonalised: new, shaped like the stacked weights."""
         ahead = torch.empty_like(self.momentum)
         share = self.momentum_decay if self.nesterov else 1.0  # of the momentum, beside the gradient
         for gradient, momentum, out in zip(gradients, self.state["momentum"], ahead, strict=True):
             momentum.lerp_(gradient, 1.0 - self.momentum_decay)
             torch.lerp(gradient, momentum, share, out=out)
-        orthogonal = orthogonalize_(ahead.flatten(0, -3), self.iteration, self.products_dtype)
+        orthogonal = orthogonalize_(ahead.flatten(0, -3), self.iteration, self.products_dtype, scale)
         return orthogonal.to(self.dtype).view_as(self.momentum)

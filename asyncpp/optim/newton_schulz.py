@@ -42,8 +42,8 @@ ITERATIONS = {
 MAX_ELEMENT = 1e14  # larger ones are cut: the sum of their squares over a matrix must stay finite in fp32
 
 
-def orthogonalize_(matrices: Tensor, iteration: Iteration, dtype: torch.dtype) -> Tensor:
-    """U Vᵀ of each matrix, approximately.
+def orthogonalize_(matrices: Tensor, iteration: Iteration, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    """scale * U Vᵀ of each matrix, approximately.
 
     matrices: batch x m x n, at least fp32; overwritten. The result has their shape and the ``dtype`` of the products.
     A zero matrix gives zeros, and so, nearly, does one whose norm is far below eps.
@@ -52,7 +52,8 @@ def orthogonalize_(matrices: Tensor, iteration: Iteration, dtype: torch.dtype) -
     norm = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True)
     x = x.mul_(1.0 / (iteration.margin * norm + iteration.eps)).to(dtype)
     tall = x.size(-2) > x.size(-1)
-    for a, b, c in iteration.coefficients:
+    *first, last = iteration.coefficients
+    for a, b, c in (*first, [scale * coefficient for coefficient in last]):
         gram = torch.bmm(x.mT, x) if tall else torch.bmm(x, x.mT)  # the smaller of the two
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         factors = (x, polynomial) if tall else (polynomial, x)

@@ -29,12 +29,13 @@ class NorMuon(Muon):
         self.second_moment = self.momentum.new_zeros((*self.momentum.shape[:-1], 1))
         self.state["second_moment"] = list(self.second_moment.unbind())
 
-    def direction(self, gradients: list[Tensor]) -> Tensor:
-        orthogonal = super().direction(gradients)
+    def compute(self, gradients: list[Tensor], weights: Sequence[Tensor], lr: float) -> list[Tensor]:
+        orthogonal = self.orthogonal_momentum(gradients, scale=1.0)
         self.second_moment.lerp_(orthogonal.square().mean(dim=-1, keepdim=True), 1.0 - self.beta2)
         norm = _frobenius_norm(orthogonal)
         normalized = orthogonal.div_(self.second_moment.sqrt().add_(EPS))
-        return normalized.mul_(norm / (_frobenius_norm(normalized) + EPS))
+        size = lr * self.scale * norm / (_frobenius_norm(normalized) + EPS)
+        return list(normalized.mul_(size).unbind())
 
 
 def _frobenius_norm(matrices: Tensor) -> Tensor:
