@@ -9,7 +9,7 @@ from typing import Any
 
 from asyncpp.command import compose_overrides, exit_code_of, typed
 from asyncpp.data.config import DataConfig
-from asyncpp.errors import EXIT_DONE, require
+from asyncpp.errors import EXIT_DONE, EXIT_INTERRUPTED, require
 
 Options = dict[str, Any]
 
@@ -26,7 +26,11 @@ def run_command(
     if {"-h", "--help"} & set(overrides):
         print(usage.strip())
         return EXIT_DONE
-    return exit_code_of(lambda: command(*_compose(name, overrides, option_types)), overrides)
+    try:
+        return exit_code_of(lambda: command(*_compose(name, overrides, option_types)), overrides)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+        return EXIT_INTERRUPTED
 
 
 def print_json(reports: Mapping[str, Mapping[str, Any]]) -> None:

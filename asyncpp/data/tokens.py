@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from asyncpp.data.config import DataConfig, MixtureConfig, SourceConfig
@@ -36,15 +35,10 @@ class TokenStream:
         """The windows ``indices``, each below num_windows: (n,) -> (n, sequence_length + 1)."""
         length = sequence_length + 1
         result = np.empty((len(indices), length), np.int64)
-        shards, offsets = np.divmod(indices * sequence_length, self._shard_tokens)
-        crosses = offsets + length > self._shard_tokens
-        for number in set(shards.tolist()):
-            rows = np.flatnonzero((shards == number) & ~crosses)
-            if len(rows):
-                result[rows] = sliding_window_view(self.shards[number], length)[offsets[rows]]
-        for row in np.flatnonzero(crosses):
-            start = int(indices[row]) * sequence_length
-            result[row] = self.slice(start, start + length)
+        for row, start in enumerate((indices * sequence_length).tolist()):
+            number, offset = divmod(start, self._shard_tokens)
+            piece = self.shards[number][offset : offset + length]
+            result[row] = piece if len(piece) == length else self.slice(start, start + length)
         return result
 
     def slice(self, start: int, stop: int) -> NDArray[np.unsignedinteger]:

