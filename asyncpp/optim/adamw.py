@@ -20,9 +20,7 @@ class AdamW(TorchStepRule):
     with m̂ = m / (1-β1^t), v̂ = v / (1-β2^t). State: 2 copies. Workspace: u; none for ``step``.
     """
 
-    max_elements_on_cpu = (
-        2**22
-    )  # one kernel needs no workspace, and gains from few calls (benchmarks/optimizer_step.py)
+    max_elements_on_cpu = 2**22  # one kernel without a workspace gains from few calls: benchmarks/optimizer_step.py
 
     def __init__(self, config: AdamWRuleConfig, weights: Sequence[Tensor]) -> None:
         super().__init__(config, weights)

@@ -27,9 +27,7 @@ class UpdateRule(ABC):
     """
 
     same_shape: ClassVar[bool] = False  # True: the weights of one rule have one shape, so that it may stack them
-    max_elements_on_cpu: ClassVar[int] = (
-        2**20
-    )  # of one rule's weights: its state and workspace should meet in the cache
+    max_elements_on_cpu: ClassVar[int] = 2**19  # of one rule's weights: with state and workspace near the cache
     needs_fresh_gradients: ClassVar[bool] = False  # True: observe_fresh_gradients goes before every update
 
     def __init__(self, config: RuleConfig, weights: Sequence[Tensor]) -> None:
