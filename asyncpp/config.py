@@ -19,13 +19,13 @@ from asyncpp.errors import require
 from asyncpp.model.config import LlamaConfig
 from asyncpp.optim.config import OptimizerConfig
 from asyncpp.optim.lr_schedule import LRScheduleConfig
-from asyncpp.pipeline.config import DelayConfig, PipelineConfig
+from asyncpp.pipeline.config import DelayConfig, PipelineConfig, SampledDelayConfig
 from asyncpp.trainer.config import LoggerConfig, TrainerConfig
 
-# What says where a run's records go, how they are watched or where its prepared tokens lie, not what it computes.
 GROUPS = ("model", "data", "optimizer", "lr_schedule", "pipeline", "delay", "correction", "logger")
 SCALARS = {"seed": int, "runs_dir": str, "sweep_name": str}
-UNSCIENTIFIC_KEYS = ("runs_dir", "sweep_name", "logger", "data.root")
+# What says where a run's records go, how it is watched or where its prepared tokens lie, not what it computes.
+UNSCIENTIFIC_KEYS = ("runs_dir", "sweep_name", "logger", "data.root", "trainer.eval_every", "trainer.probe_every")
 
 
 @dataclass
@@ -71,6 +71,13 @@ class Config:
             self.pipeline.num_stages,
             f"expected at most model.num_layers={self.model.num_layers} parts of the model, not {num_stages}",
         )
+        varies = isinstance(self.delay, SampledDelayConfig)
+        require(
+            not (varies and self.correction.needs_constant_delay),
+            "correction",
+            self.correction.name,
+            f"expected one that is defined for a delay that varies, as with delay={self.delay.name}; use none",
+        )
         require(
             self.model.vocab_size >= self.data.vocab_size,
             "model.vocab_size",
@@ -87,21 +94,24 @@ class Config:
         return []
 
     def scientific(self) -> dict[str, Any]:
-        """What changes the numbers, as plain containers."""
-        values = OmegaConf.create(asdict(self))
+        """What changes the numbers, as plain containers. A delay counts by what it comes to, not by its name."""
+        values: dict[str, Any] = asdict(self)
         for key in UNSCIENTIFIC_KEYS:
-            parent, _, leaf = key.rpartition(".")
-            del (OmegaConf.select(values, parent) if parent else values)[leaf]
-        plain = OmegaConf.to_container(values)
-        assert isinstance(plain, dict)
-        return {str(key): value for key, value in plain.items()}
+            *parents, leaf = key.split(".")
+            node = values
+            for parent in parents:
+                node = node[parent]
+            del node[leaf]
+        values["delay"] = asdict(self.delay.profile(self.pipeline))
+        values["pipeline"] = {"name": self.pipeline.name, "num_stages": self.pipeline.num_stages}
+        return values
 
     def hash(self) -> str:
         return records.config_hash(self.scientific())
 
     def run_name(self) -> str:
         """The run folder's name: readable first, then the hash that tells apart what the name does not."""
-        names = (self.model.name, self.optimizer.name, self.delay.effective_name(), self.correction.name)
+        names = (self.model.name, self.optimizer.name, self.delay.effective_name(self.pipeline), self.correction.name)
         return "-".join((*names, f"seed{self.seed}", self.hash()))
 
     def to_yaml(self) -> str:

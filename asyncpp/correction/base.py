@@ -6,14 +6,14 @@ A correction overrides the moments that it needs; this base class leaves every m
     delay               how stale the weights are that the batch differentiates
     lr_factor           how large the step is
     correct_gradients   what the optimizer sees
-    advance             how the optimizer's update u_t reaches the weights
+    apply               how the optimizer's update u_t reaches the weights
     z_weights           a second reading of the same weights, where the correction has one
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 class Correction:
     """The delayed update as it is.
 
-    config: the knobs; weights: a stage's parameters in canonical order, at their start; num_steps: of the run.
+    config: the knobs; weights: a stage's parameters in canonical order, at their start; delay: the stage's
+    largest, in updates; num_steps: of the run.
     ``state`` holds one list of tensors a kind, aligned with ``weights``; it is allocated here, never lazily.
     """
 
-    def __init__(self, config: CorrectionConfig, weights: list[Tensor], num_steps: int) -> None:
+    corrects_gradients: ClassVar[bool] = False  # True: correct_gradients is called
+    state_copies: float = 0.0  # documented size of the state, in copies of the parameters
+
+    def __init__(self, config: CorrectionConfig, weights: list[Tensor], delay: int, num_steps: int) -> None:
         self.state: dict[str, list[Tensor]] = {}
 
     def num_state_elements(self) -> int:
@@ -45,13 +49,13 @@ class Correction:
         return 1.0
 
     def correct_gradients(self, gradients: list[Tensor], newest: list[Tensor], stale: list[Tensor]) -> list[Tensor]:
-        """The gradients that are clipped and given to the optimizer.
+        """The gradients that are clipped and given to the optimizer; not called for a batch that is skipped.
 
         ``newest`` are the weights that the update will be applied to, ``stale`` those that were differentiated.
         """
         return gradients
 
-    def advance(
+    def apply(
         self,
         rule: UpdateRule,
         indices: Sequence[int],

@@ -16,6 +16,7 @@ class CorrectionConfig:
 
     correction: ClassVar[str] = "asyncpp.correction.base.Correction"  # import path of what this configures
     acts_without_delay: ClassVar[bool] = False  # True: a synchronous run, too, is changed by it
+    needs_constant_delay: ClassVar[bool] = False  # True: not defined where the delay varies from batch to batch
 
     name: str = MISSING
 
@@ -43,6 +44,7 @@ class ErrorFeedbackConfig(StrengthConfig):
     """strength: lambda, the share of the last error that is added back; decay_form: see error_feedback.py."""
 
     correction = "asyncpp.correction.error_feedback.ErrorFeedback"
+    needs_constant_delay = True
     decay_forms: ClassVar[tuple[str, ...]] = ("A", "B", "C")
 
     decay_form: str = MISSING
@@ -62,6 +64,7 @@ class WeightPredictionConfig(StrengthConfig):
     """strength: lambda, the share of the last update that the prediction goes ahead by, for each update of delay."""
 
     correction = "asyncpp.correction.weight_prediction.WeightPrediction"
+    needs_constant_delay = True
 
     @property
     def state_copies(self) -> float:

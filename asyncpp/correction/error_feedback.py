@@ -6,11 +6,15 @@ u_t - u_{t-1}, is what should have been applied then minus what was. With streng
     x_{t+1} = W(x_t) - u_t - lambda (u_t - u_{t-1})
 
 (arXiv 2606.30634; lambda = 1 there.) Only a delayed update has an error: an update with staleness 0, such as the
-first one of every run, is applied as it is and only remembered. So EF changes nothing in a synchronous run.
+first one of every run, is applied as it is and only remembered. So EF changes nothing in a synchronous run, up to
+the rounding of form C. Batches 0 and 1 are both differentiated at x_0, and with lambda = 1 u_1 takes the place of u_0.
+A skipped batch has u_t = 0, and the rule still gives back lambda u_{t-1}. Under a longer delay the rule is the same:
+the error of one step is fed back. A delay that varies from batch to batch has no such error.
 
 Decoupled weight decay W(x) = d x leaves three forms:
 
-    A   x_{t+1} = d x_t - (1 + lambda) u_t + lambda d u_{t-1}     the decay acts on z; exactly weight prediction
+    A   x_{t+1} = d x_t - (1 + lambda) u_t + lambda d u_{t-1}     the decay acts on z; at a delay of one exactly
+                                                                  weight prediction
     B   x_{t+1} = d x_t - (1 + lambda) u_t + lambda u_{t-1}       the decay acts on x, outside EF
     C   the whole change, delta_t = u_t + (1 - d) x_t, takes the place of u_t and the decay is inside EF
 
@@ -33,14 +37,14 @@ if TYPE_CHECKING:
 
 
 class ErrorFeedback(Correction):
-    def __init__(self, config: ErrorFeedbackConfig, weights: list[Tensor], num_steps: int) -> None:
-        super().__init__(config, weights, num_steps)
+    def __init__(self, config: ErrorFeedbackConfig, weights: list[Tensor], delay: int, num_steps: int) -> None:
+        super().__init__(config, weights, delay, num_steps)
         self.strength = config.strength
         self.decay_form = config.decay_form
         self.previous = [torch.zeros_like(weight) for weight in weights]
         self.state["previous_update"] = self.previous
 
-    def advance(
+    def apply(
         self,
         rule: UpdateRule,
         indices: Sequence[int],

@@ -15,8 +15,8 @@ from asyncpp.correction.config import LRDampingConfig
 
 
 class LRDamping(Correction):
-    def __init__(self, config: LRDampingConfig, weights: list[Tensor], num_steps: int) -> None:
-        super().__init__(config, weights, num_steps)
+    def __init__(self, config: LRDampingConfig, weights: list[Tensor], delay: int, num_steps: int) -> None:
+        super().__init__(config, weights, delay, num_steps)
         self.strength = config.strength
         self.horizon = config.horizon_fraction * num_steps
 

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 class Nesterov(Correction):
-    def __init__(self, config: NesterovConfig, weights: list[Tensor], num_steps: int) -> None:
-        super().__init__(config, weights, num_steps)
+    def __init__(self, config: NesterovConfig, weights: list[Tensor], delay: int, num_steps: int) -> None:
+        super().__init__(config, weights, delay, num_steps)
         self.gamma = config.strength
         self.velocity = [torch.zeros_like(weight) for weight in weights]
         self.state["velocity"] = self.velocity
 
-    def advance(
+    def apply(
         self,
         rule: UpdateRule,
         indices: Sequence[int],

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 class SyncStart(Correction):
     """State: none, or that of error feedback where the strength is positive."""
 
-    def __init__(self, config: SyncStartConfig, weights: list[Tensor], num_steps: int) -> None:
-        super().__init__(config, weights, num_steps)
+    def __init__(self, config: SyncStartConfig, weights: list[Tensor], delay: int, num_steps: int) -> None:
+        super().__init__(config, weights, delay, num_steps)
         self.num_sync_steps = round(config.sync_fraction * num_steps)
         kind = ErrorFeedback if config.strength > 0.0 else Correction
-        self.update_correction = kind(config, weights, num_steps)
+        self.update_correction = kind(config, weights, delay, num_steps)
         self.state = self.update_correction.state
 
     def delay(self, step: int, delay: int) -> int:
         return 0 if step < self.num_sync_steps else delay
 
-    def advance(
+    def apply(
         self,
         rule: UpdateRule,
         indices: Sequence[int],
@@ -41,7 +41,7 @@ class SyncStart(Correction):
         lr: float,
         staleness: int,
     ) -> None:
-        self.update_correction.advance(rule, indices, gradients, weights, lr, staleness)
+        self.update_correction.apply(rule, indices, gradients, weights, lr, staleness)
 
     def z_weights(self, weights: list[Tensor], staleness: int) -> list[Tensor] | None:
         return self.update_correction.z_weights(weights, staleness)

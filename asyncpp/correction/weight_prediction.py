@@ -4,12 +4,12 @@ The optimizer moves the weights z; a batch whose update comes tau versions later
 
     x = z - lambda tau u,        z_{t+1} = W(z_t) - u_t
 
-with u the last update that made this version of z (SpecTrain, Chen et al., arXiv 1809.02839; XPipe, Guan et al.,
-arXiv 1911.04610). What is extrapolated is the optimizer's update itself, not a raw momentum.
+with tau the stage's delay and u the last update that made this version of z (SpecTrain, Chen et al., arXiv 1809.02839;
+XPipe, Guan et al., arXiv 1911.04610). What is extrapolated is the optimizer's update itself, not a raw momentum.
 
 After an update that was not late, such as the first one of a run, nothing needs a prediction: x_{t+1} = W(x_t) - u_t,
-and z_{t+1} = x_{t+1} + lambda u_t is the point that this would have been predicted from. With tau = 1 the sequence of
-x is that of error feedback (decay form A) with the same lambda; EF stores u where this stores z.
+and z_{t+1} = x_{t+1} + lambda tau u_t is the point that this would have been predicted from. With tau = 1 the sequence
+of x is that of error feedback (decay form A) with the same lambda; EF stores u where this stores z.
 
 The versions that a run holds are x; the weights that the optimizer moves are the reading z.
 """
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 class WeightPrediction(Correction):
-    def __init__(self, config: WeightPredictionConfig, weights: list[Tensor], num_steps: int) -> None:
-        super().__init__(config, weights, num_steps)
-        self.strength = config.strength
+    def __init__(self, config: WeightPredictionConfig, weights: list[Tensor], delay: int, num_steps: int) -> None:
+        super().__init__(config, weights, delay, num_steps)
+        self.horizon = config.strength * delay
         self.z = [weight.clone() for weight in weights]
         self.state["z"] = self.z
 
-    def advance(
+    def apply(
         self,
         rule: UpdateRule,
         indices: Sequence[int],
@@ -52,12 +52,12 @@ class WeightPrediction(Correction):
             torch._foreach_mul_(weights, decay)
             torch._foreach_sub_(weights, updates)
             torch._foreach_copy_(z, weights)
-            torch._foreach_add_(z, updates, alpha=self.strength)
+            torch._foreach_add_(z, updates, alpha=self.horizon)
         else:
             torch._foreach_mul_(z, decay)
             torch._foreach_sub_(z, updates)
             torch._foreach_copy_(weights, z)
-            torch._foreach_sub_(weights, updates, alpha=self.strength * staleness)
+            torch._foreach_sub_(weights, updates, alpha=self.horizon)
 
     def z_weights(self, weights: list[Tensor], staleness: int) -> list[Tensor]:
         return list(self.z if staleness > 0 else weights)

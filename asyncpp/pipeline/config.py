@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from omegaconf import MISSING
@@ -44,21 +45,25 @@ class PipelineConfig:
 
 
 @dataclass
-class DelayConfig:
-    """An entry of conf/delay. Here: what the pipeline gives, and the simulated one stands for PipeDream-2BW."""
+class DelayConfig(ABC):
+    """An entry of conf/delay."""
 
     name: str = MISSING
 
+    @abstractmethod
     def check(self, key: str) -> None:
         """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
 
-    def effective_name(self) -> str:
-        """What the summary calls it."""
-        return "one_step" if self.name == "auto" else self.name
-
+    @abstractmethod
     def profile(self, pipeline: PipelineConfig) -> DelayProfile:
         """The delay of every stage, first to last."""
-        return DelayProfile((1,) * pipeline.num_stages)
+
+    def effective_name(self, pipeline: PipelineConfig) -> str:
+        """What the summary calls it: ``auto`` goes by what it comes to."""
+        if self.name != "auto":
+            return self.name
+        delays = set(self.profile(pipeline).delays)
+        return "sync" if delays == {0} else "one_step" if delays == {1} else "from_schedule"
 
 
 @dataclass
@@ -78,8 +83,8 @@ class ConstantDelayConfig(DelayConfig):
 class ScheduleDelayConfig(DelayConfig):
     """The delay of every stage as it is counted from a schedule's actions, once the pipeline is full.
 
-    schedule: a name of asyncpp.schedule.builders. One that cuts each stage in parts (interleaved, wpipe) gives a
-    delay for every part, and the model is cut into as many.
+    schedule: a name of asyncpp.schedule.builders, by default the one that the pipeline runs or stands for. One that
+    cuts each stage in parts (interleaved, wpipe) gives a delay for every part, and the model is cut into as many.
     """
 
     schedule: str = MISSING
@@ -88,7 +93,10 @@ class ScheduleDelayConfig(DelayConfig):
         require(self.schedule in BUILDERS, f"{key}.schedule", self.schedule, f"expected one of {', '.join(BUILDERS)}")
 
     def profile(self, pipeline: PipelineConfig) -> DelayProfile:
-        return DelayProfile(steady_staleness(self.schedule, pipeline.num_stages, pipeline.num_stages))
+        # The delay does not depend on the number of micro-batches, and as many as stages suffice for every schedule.
+        num_micro_batches = pipeline.num_stages
+        chunks = pipeline.num_chunks
+        return DelayProfile(steady_staleness(self.schedule, pipeline.num_stages, num_micro_batches, chunks))
 
 
 @dataclass

@@ -53,18 +53,26 @@ class Simulator:
 
     def train_batch(self, batch: int, windows: Tensor, lr_factor: float) -> BatchRecord:
         """Run batch number ``batch`` and apply its update. windows: tokens, int64 (sequences, sequence_length + 1)."""
-        loss, gradients = self.differentiate(self.weights_for(batch), windows)
-        fresh = self.differentiate(self.newest_weights(), windows)[1] if self.needs_fresh_gradients else None
-        update = apply_update(self.stages, gradients, batch, lr_factor, self.max_grad_norm, fresh)
+        versions = [stage.version_for(batch) for stage in self.stages]
+        loss, gradients = self.differentiate(self.weights_at(versions), windows)
+        fresh = None
+        if self.needs_fresh_gradients:
+            fresh = self._by_stage(self.differentiate(self.newest_weights(), windows)[1])
+        by_stage = self._by_stage(gradients)
+        update = apply_update(self.stages, versions, by_stage, batch, lr_factor, self.max_grad_norm, fresh)
         return BatchRecord(loss, update)
 
-    def weights_for(self, batch: int) -> list[Tensor]:
-        """The weights that ``batch`` differentiates, each stage's at its own version, in canonical order."""
-        return self._gather([stage.weights_for(batch) for stage in self.stages])
+    def weights_at(self, versions: Sequence[int]) -> list[Tensor]:
+        """The weights of each stage's version in ``versions``, in canonical order."""
+        return self._gather([stage.versions.at(v) for stage, v in zip(self.stages, versions, strict=True)])
+
+    def stale_weights(self, batch: int) -> list[Tensor]:
+        """The weights that ``batch`` differentiates, in canonical order."""
+        return self.weights_at([stage.version_for(batch) for stage in self.stages])
 
     def newest_weights(self) -> list[Tensor]:
         """The newest version of every parameter, in canonical order."""
-        return self._gather([stage.versions.at(stage.versions.newest) for stage in self.stages])
+        return self._gather([stage.versions.current for stage in self.stages])
 
     def z_weights(self) -> list[Tensor] | None:
         """The newest weights read at z, in canonical order, or None where the correction has no such reading."""
@@ -78,7 +86,7 @@ class Simulator:
         return self._forward(self._named(weights), windows).item()
 
     def measurements(self) -> dict[str, float]:
-        """Counted, not documented: parameters, and optimizer and correction state in copies of them."""
+        """Numbers of elements, counted from the tensors: parameters, and the state in copies of them."""
         sizes = [stage.num_parameters for stage in self.stages]
         optimizer = [stage.optimizer.state_copies() * size for stage, size in zip(self.stages, sizes, strict=True)]
         correction = [stage.correction.num_state_elements() for stage in self.stages]
@@ -120,6 +128,10 @@ class Simulator:
     def _named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
         named = dict(zip(self.names, weights, strict=True))
         return named | {alias: named[name] for alias, name in self.aliases.items()}
+
+    def _by_stage(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+        """A canonical list taken apart into the stages' own."""
+        return [[tensors[index] for index in stage.indices] for stage in self.stages]
 
     def _gather(self, by_stage: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Stages' lists put together in canonical order."""

@@ -29,17 +29,14 @@ class StageState:
 
     @property
     def num_parameters(self) -> int:
-        return sum(weight.numel() for weight in self.versions.at(self.versions.newest))
+        return sum(weight.numel() for weight in self.versions.current)
 
     def version_for(self, batch: int) -> int:
         """The weight version that ``batch`` differentiates on this stage."""
         return version_of(batch, self.correction.delay(batch, self.profile.delay(self.stage, batch)))
 
-    def weights_for(self, batch: int) -> list[Tensor]:
-        return self.versions.at(self.version_for(batch))
-
     def z_weights(self) -> list[Tensor] | None:
         """The newest weights as the correction reads them at z, or None where it has no such reading."""
         last = self.versions.newest - 1
         staleness = last - self.version_for(last) if last >= 0 else 0
-        return self.correction.z_weights(self.versions.at(self.versions.newest), staleness)
+        return self.correction.z_weights(self.versions.current, staleness)

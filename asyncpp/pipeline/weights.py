@@ -32,7 +32,12 @@ class WeightVersions:
             raise LookupError(f"weight version {version} is not held, only {self.oldest} to {self.newest}")
         return self._versions[version - self.oldest]
 
-    def advance(self) -> list[Tensor]:
+    @property
+    def current(self) -> list[Tensor]:
+        """The tensors of the newest version."""
+        return self._versions[-1]
+
+    def open_next(self) -> list[Tensor]:
         """Make the next version, as a copy of the newest, for an update to change in place.
 
         With no delay there is one version, and it is changed where it stands.

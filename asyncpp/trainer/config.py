@@ -52,7 +52,7 @@ class TrainerConfig:
         for name in ("eval_every", "probe_every"):
             every = getattr(self, name)
             require(every is None or every >= 1, f"{key}.{name}", every, "expected 1 or more, or null")
-        require(skipped >= 0, f"{key}.max_skipped_steps", skipped, "expected zero or more")
+        require(skipped >= 1, f"{key}.max_skipped_steps", skipped, "expected 1 or more")
         require(self.dtype in self.dtypes, f"{key}.dtype", self.dtype, f"expected one of {', '.join(self.dtypes)}")
         device_kind = self.device.partition(":")[0]
         require(device_kind in ("cpu", "cuda"), f"{key}.device", self.device, "expected cpu, cuda, or cuda:<index>")

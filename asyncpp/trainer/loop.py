@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import TYPE_CHECKING
 
@@ -23,14 +24,15 @@ class TrainingFailed(RuntimeError):
 
 
 def train(config: Config, simulator: Simulator, batches: Batches, validation: Tensor, sinks: Sinks) -> dict[str, float]:
-    """Run every step of ``config`` and return the last validation losses and the last measured staleness.
+    """Run every step of ``config`` and return the last validation losses and the mean staleness of its second half.
 
     validation: tokens of the held-out sequences, int64 (sequences, sequence_length + 1).
     Raises TrainingFailed when the gradients stay non-finite.
     """
     trainer = config.trainer
-    result: dict[str, float] = {}
+    losses: dict[str, float] = {}
     probe = StalenessProbe(simulator, trainer.probe_every)
+    staleness_updates: list[int] = []
     skipped_in_a_row = 0
     for step in range(trainer.num_steps):
         windows = torch.from_numpy(batches.batch(step)).to(trainer.device)
@@ -42,8 +44,9 @@ def train(config: Config, simulator: Simulator, batches: Batches, validation: Te
         sinks.step(step, record, lr=config.optimizer.lr * lr_factor, duration_s=time.perf_counter() - started_s)
         sinks.probe(step, probe.after_update(step))
 
+        staleness_updates.append(record.update.staleness_updates)
         skipped_in_a_row = skipped_in_a_row + 1 if record.update.skipped else 0
-        if skipped_in_a_row > trainer.max_skipped_steps:
+        if skipped_in_a_row >= trainer.max_skipped_steps:
             raise TrainingFailed(
                 f"no finite gradient in {skipped_in_a_row} steps in a row, the last at step {step} "
                 f"(trainer.max_skipped_steps={trainer.max_skipped_steps}); try a smaller optimizer.lr"
@@ -54,5 +57,4 @@ def train(config: Config, simulator: Simulator, batches: Batches, validation: Te
         if due or num_updates == trainer.num_steps:
             losses = validation_losses(simulator, validation, trainer.eval_batch_size)
             sinks.validation(num_updates, losses)
-            result = {**losses, "staleness_updates": record.update.staleness_updates}
-    return result
+    return {**losses, "staleness_updates": statistics.mean(staleness_updates[trainer.num_steps // 2 :])}

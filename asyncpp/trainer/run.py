@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import traceback
@@ -105,6 +106,7 @@ def _train(folder: Path, config: Config, batches: Batches, validation: Tensor) -
     """Train and return what the summary says of the result."""
     trainer = config.trainer
     torch.set_num_threads(trainer.num_threads)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with this only
     torch.use_deterministic_algorithms(True)
     simulator = build_simulator(config)
     tokens_per_step = trainer.batch_size * config.data.sequence_length
@@ -124,7 +126,7 @@ def _identity(config: Config) -> dict[str, Any]:
         "sweep_name": config.sweep_name,
         "model": config.model.name,
         "optimizer": config.optimizer.name,
-        "delay": config.delay.effective_name(),
+        "delay": config.delay.effective_name(config.pipeline),
         "correction": config.correction.name,
         "pipeline": config.pipeline.name,
         "seed": config.seed,

@@ -38,7 +38,7 @@ def build_simulator(config: Config) -> Simulator:
             profile=profile,
             versions=WeightVersions(stage_weights, profile.delays[stage]),
             optimizer=build_optimizer(config.optimizer, [parameters[i] for i in owned], stage_weights),
-            correction=correction(config.correction, stage_weights, config.trainer.num_steps),
+            correction=correction(config.correction, stage_weights, profile.delays[stage], config.trainer.num_steps),
         )
 
     return Simulator(

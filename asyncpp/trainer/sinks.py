@@ -41,7 +41,10 @@ class Sinks:
             self._wandb.finish(exit_code=0 if kind is None else 1)
 
     def step(self, step: int, record: BatchRecord, lr: float, duration_s: float) -> None:
-        """The row of one step. ``train/loss`` is at the weights that the batch differentiated."""
+        """The row of one step.
+
+        ``train/loss`` is at the weights that the batch differentiated; ``lr`` is before a correction's factor.
+        """
         update = record.update
         self._write(
             {

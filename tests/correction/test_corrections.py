@@ -36,7 +36,7 @@ def plain_sgd() -> SGD:
 
 def test_dc_asgd_adds_the_squared_gradient_times_the_distance():
     config = DelayCompensationConfig("dc_asgd", strength=0.5, adaptive=False, ema=0.95, eps=1e-14)
-    correction = DelayCompensation(config, [tensor(0.0, 0.0)], 10)
+    correction = DelayCompensation(config, [tensor(0.0, 0.0)], 1, 10)
     (corrected,) = correction.correct_gradients([tensor(2.0, -3.0)], [tensor(1.0, 1.0)], [tensor(0.0, 3.0)])
     assert corrected.tolist() == [2.0 + 0.5 * 4.0 * 1.0, -3.0 + 0.5 * 9.0 * -2.0]
     assert correction.num_state_elements() == 0
@@ -44,7 +44,7 @@ def test_dc_asgd_adds_the_squared_gradient_times_the_distance():
 
 def test_adaptive_dc_asgd_divides_by_the_root_mean_square():
     config = DelayCompensationConfig("dc_asgd", strength=2.0, adaptive=True, ema=0.95, eps=1e-6)
-    correction = DelayCompensation(config, [tensor(0.0)], 10)
+    correction = DelayCompensation(config, [tensor(0.0)], 1, 10)
     mean_square = 0.0
     for gradient in (2.0, -3.0, 1e-4):
         (corrected,) = correction.correct_gradients([tensor(gradient)], [tensor(1.5)], [tensor(1.0)])
@@ -55,7 +55,7 @@ def test_adaptive_dc_asgd_divides_by_the_root_mean_square():
 
 
 def test_lr_damping_starts_at_one_over_tau_and_ends_at_one():
-    damping = LRDamping(LRDampingConfig("lr_damping", strength=1.0, horizon_fraction=0.25), [tensor(0.0)], 40)
+    damping = LRDamping(LRDampingConfig("lr_damping", strength=1.0, horizon_fraction=0.25), [tensor(0.0)], 1, 40)
     assert damping.lr_factor(0, 4) == 0.25
     assert damping.lr_factor(5, 4) == 0.5
     assert damping.lr_factor(10, 4) == damping.lr_factor(39, 4) == 1.0
@@ -65,10 +65,10 @@ def test_lr_damping_starts_at_one_over_tau_and_ends_at_one():
 def test_nesterov_is_its_two_sequences():
     """The look-ahead points y by the textbook's x and v."""
     gamma, y, x, v = 0.8, tensor(1.0), 1.0, 0.0
-    correction = Nesterov(NesterovConfig("nesterov", strength=gamma), [y], 10)
+    correction = Nesterov(NesterovConfig("nesterov", strength=gamma), [y], 1, 10)
     rule = plain_sgd()
     for gradient in (0.5, -0.25, 2.0, 0.125):
-        correction.advance(rule, [0], [tensor(gradient)], [y], 1.0, staleness=1)
+        correction.apply(rule, [0], [tensor(gradient)], [y], 1.0, staleness=1)
         v = gamma * v - (1.0 - gamma) * gradient
         x = x + v
         assert y.item() == pytest.approx(x + gamma * v, rel=1e-14)
@@ -78,19 +78,20 @@ def test_nesterov_is_its_two_sequences():
 
 def test_weight_prediction_looks_as_far_ahead_as_the_delay():
     x = tensor(1.0)
-    correction = WeightPrediction(WeightPredictionConfig("weight_prediction", strength=1.0), [x], 10)
+    correction = WeightPrediction(WeightPredictionConfig("weight_prediction", strength=1.0), [x], 3, 10)
     rule = plain_sgd()
-    correction.advance(rule, [0], [tensor(0.5)], [x], 1.0, staleness=0)
+    correction.apply(rule, [0], [tensor(0.5)], [x], 1.0, staleness=0)
     assert x.item() == 0.5  # not late: the plain step
-    correction.advance(rule, [0], [tensor(0.25)], [x], 1.0, staleness=3)
-    assert correction.z[0].item() == 1.0 - 0.25
-    assert x.item() == 0.75 - 3 * 0.25
+    assert correction.z[0].item() == 0.5 + 3 * 0.5
+    correction.apply(rule, [0], [tensor(0.25)], [x], 1.0, staleness=3)
+    assert correction.z[0].item() == 2.0 - 0.25
+    assert x.item() == 1.75 - 3 * 0.25
 
 
 @pytest.mark.parametrize(("strength", "copies"), [(0.0, 0.0), (1.0, 1.0)])
 def test_sync_start_delays_after_its_steps(strength, copies):
     config = SyncStartConfig("sync_start", strength=strength, decay_form="A", sync_fraction=0.3)
-    correction = SyncStart(config, [tensor(0.0)], 10)
+    correction = SyncStart(config, [tensor(0.0)], 1, 10)
     assert [correction.delay(step, 2) for step in range(10)] == [0] * 3 + [2] * 7
     assert config.state_copies == copies == correction.num_state_elements()
 

@@ -37,13 +37,13 @@ def final_size(lr: float, beta: float, delay: int, corrected: bool, num_batches:
     versions = WeightVersions([x], delay)
     rule = AveragedMomentum([x], beta)
     if corrected:
-        correction = ErrorFeedback(ErrorFeedbackConfig("ef", strength=1.0, decay_form="A"), [x], num_batches)
+        correction = ErrorFeedback(ErrorFeedbackConfig("ef", strength=1.0, decay_form="A"), [x], 1, num_batches)
     else:
-        correction = Correction(CorrectionConfig("none"), [x], num_batches)
+        correction = Correction(CorrectionConfig("none"), [x], 1, num_batches)
     for batch in range(num_batches):
         version = version_of(batch, delay)
         gradient = versions.at(version)[0].clone()
-        correction.advance(rule, [0], [gradient], versions.advance(), lr, batch - version)
+        correction.apply(rule, [0], [gradient], versions.open_next(), lr, batch - version)
     return versions.at(num_batches)[0].abs().nan_to_num(posinf=1e300, nan=1e300).item()
 
 
@@ -67,11 +67,11 @@ def test_updates_telescope():
     """Each u_t is applied once in the end: x_N = x_0 - sum of u_t - (u_{N-1} - u_0), with no decay."""
     rng = np.random.default_rng(0)
     x = torch.zeros(5, dtype=torch.float64)
-    correction = ErrorFeedback(ErrorFeedbackConfig("ef", strength=1.0, decay_form="A"), [x], 30)
+    correction = ErrorFeedback(ErrorFeedbackConfig("ef", strength=1.0, decay_form="A"), [x], 1, 30)
     rule = AveragedMomentum([x], 0.5)
     updates = []
     for batch in range(30):
         gradient = torch.from_numpy(rng.standard_normal(5))
         updates.append(0.5 * (updates[-1] if updates else 0.0) + 0.5 * gradient)
-        correction.advance(rule, [0], [gradient], [x], 1.0, staleness=min(batch, 1))
+        correction.apply(rule, [0], [gradient], [x], 1.0, staleness=min(batch, 1))
     torch.testing.assert_close(x, -(sum(updates) + updates[-1] - updates[0]), rtol=0, atol=1e-13)

@@ -58,10 +58,10 @@ def test_two_bw_is_one_step_on_any_number_of_stages(make_config, windows_by_step
 
 def test_synchronous_schedules_give_no_delay_and_wpipe_half_of_one(make_config, windows_by_step):
     sync = simulate(make_config(STEPS, "delay=sync"), windows_by_step)
-    gpipe = make_config(STEPS, "delay=from_schedule", "delay.schedule=gpipe", "pipeline.num_stages=3")
+    gpipe = make_config(STEPS, "delay=from_schedule", "pipeline.schedule=gpipe", "pipeline.num_stages=3")
     assert simulate(gpipe, windows_by_step)[0] == sync[0]
     wpipe = make_config(
-        STEPS, "delay=from_schedule", "delay.schedule=wpipe", "pipeline.num_stages=2", "model.num_layers=4"
+        STEPS, "delay=from_schedule", "pipeline.schedule=wpipe", "pipeline.num_stages=2", "model.num_layers=4"
     )
     assert sorted(wpipe.delay.profile(wpipe.pipeline).delays) == [0, 0, 1, 1]
 

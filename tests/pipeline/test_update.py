@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from asyncpp.pipeline.update import clipping_factor, global_norm
+from asyncpp.pipeline.update import Decision, clip, decide, parameter_norms
 from asyncpp.trainer.setup import build_simulator
 
 
 def test_norms_3_and_4_with_limit_1_are_scaled_by_a_fifth():
-    gradients = [torch.full((9,), 1.0), torch.full((2, 2), 2.0)]
-    assert global_norm(gradients) == 5.0
-    assert clipping_factor(5.0, 1.0) == 0.2
-    assert clipping_factor(0.5, 1.0) == 1.0
-    assert clipping_factor(0.0, 1.0) == 1.0
+    """One stage's gradient has norm 3, the other's 4."""
+    stages = [SimpleNamespace(indices=[0]), SimpleNamespace(indices=[1])]
+    gradients = [[torch.full((9,), 1.0)], [torch.full((2, 2), 2.0)]]
+    decision = decide(stages, [parameter_norms(owned) for owned in gradients], 1.0)
+    assert decision == Decision(grad_norm=5.0, clip_factor=0.2, skipped=False)
+    for owned in gradients:
+        clip(owned, decision)
+    assert gradients[0][0].tolist() == pytest.approx([0.2] * 9) and gradients[1][0][0, 0] == pytest.approx(0.4)
+    norms = [[3.0], [4.0]]
+    assert decide(stages, norms, 5.0).clip_factor == decide(stages, norms, None).clip_factor == 1.0
+    assert decide(stages, [[0.0], [0.0]], 1.0) == Decision(0.0, 1.0, skipped=False)
+    assert decide(stages, [[3.0], [math.inf]], 1.0).skipped and decide(stages, [[math.nan], [4.0]], None).skipped
 
 
-def test_squares_are_summed_in_double_precision():
-    assert global_norm([torch.full((4,), 1e30)]) == pytest.approx(2e30)
-    assert global_norm([torch.full((4,), 1e-30)]) == pytest.approx(2e-30)
+def test_the_norm_does_not_depend_on_the_split():
+    norms = torch.rand(50, dtype=torch.float64).tolist()
+    whole = decide([SimpleNamespace(indices=range(50))], [norms], None)
+    halves = [SimpleNamespace(indices=range(20, 50)), SimpleNamespace(indices=range(20))]
+    assert decide(halves, [norms[20:], norms[:20]], None) == whole
+
+
+def test_norms_are_in_double_precision():
+    assert parameter_norms([torch.full((4,), 1e30), torch.full((4,), 1e-30)]) == pytest.approx([2e30, 2e-30])
 
 
 def test_clipping_is_by_the_norm_over_all_stages(make_config):
@@ -71,6 +85,22 @@ def test_staleness_is_measured_from_the_versions(make_config):
         windows = torch.arange(40).view(4, 10)
         measured = [simulator.train_batch(step, windows, 1.0).update.staleness_updates for step in range(4)]
         assert measured == wanted
+
+
+def test_an_update_of_the_wrong_batch_is_refused(make_config):
+    simulator = build_simulator(make_config())
+    simulator.train_batch(0, torch.arange(40).view(4, 10), 1.0)
+    with pytest.raises(LookupError, match="stage 0 is at weight version 1, not 0"):
+        simulator.train_batch(0, torch.arange(40).view(4, 10), 1.0)
+
+
+def test_adaptive_dc_asgd_survives_a_gradient_that_is_not_finite(make_config):
+    simulator = build_simulator(make_config("correction=dc_asgd", "correction.adaptive=true"))
+    honest = simulator.differentiate
+    simulator.differentiate = lambda weights, windows: (math.nan, [g * math.nan for g in honest(weights, windows)[1]])
+    assert simulator.train_batch(0, torch.arange(40).view(4, 10), 1.0).update.skipped
+    simulator.differentiate = honest
+    assert not simulator.train_batch(1, torch.arange(40).view(4, 10), 1.0).update.skipped
 
 
 @pytest.mark.parametrize(("correction", "wanted"), [("none", 0.0), ("ef", 1.0)])

@@ -18,7 +18,7 @@ def test_every_batch_finds_its_version(delay, num_batches):
     for batch in range(num_batches):
         version = version_of(batch, delay)
         assert versions.at(version)[0].tolist() == [version] * 3
-        versions.advance()[0].add_(1.0)
+        versions.open_next()[0].add_(1.0)
         assert versions.newest == batch + 1
 
 
@@ -27,14 +27,14 @@ def test_memory_is_one_buffer_a_version_alive(delay):
     versions = WeightVersions([torch.zeros(3)], delay)
     pointers = {versions.at(0)[0].data_ptr()}
     for _ in range(20):
-        pointers.add(versions.advance()[0].data_ptr())
+        pointers.add(versions.open_next()[0].data_ptr())
     assert len(pointers) == delay + 1
 
 
 @pytest.mark.parametrize("version", [-1, 0, 3])
 def test_a_version_that_is_not_held_is_refused(version):
     versions = WeightVersions([torch.zeros(1)], max_delay=1)
-    versions.advance()
-    versions.advance()
+    versions.open_next()
+    versions.open_next()
     with pytest.raises(LookupError, match=f"weight version {version} is not held, only 1 to 2"):
         versions.at(version)
