@@ -1,0 +1,75 @@
+"""What a run needs and how long it takes, before anything runs.
+
+    python -m asyncpp.plan model=10b optimizer=muon correction=ef pipeline=2bw pipeline.num_stages=8 \
+        pipeline.data_parallel=4 hardware=h100
+
+Parameters, memory of every stage by kind, the split of the layers, FLOPs, bubble, tokens per second at a stated share
+of the peak, days for the token budget, and whether it fits, or what to change. The keys are those of
+``python -m asyncpp.train``, with the defaults of conf/plan.yaml; ``json=true`` prints one JSON document.
+
+pipeline=simulated plans the simulator itself: all stages in one process, with the versions that ``delay`` asks for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from asyncpp.command import compose_overrides, exit_code_of, typed
+from asyncpp.config import GROUPS, SCALARS
+from asyncpp.errors import EXIT_DONE, ConfigError, require
+from asyncpp.planner.config import PlanConfig, PlanOptions
+from asyncpp.planner.report import plan
+from asyncpp.planner.tables import print_plan
+from asyncpp.trainer.config import TrainerConfig
+
+PLANNED_GROUPS = ("model", "data", "optimizer", "pipeline", "delay", "correction", "hardware")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit code; a plan that does not fit is a plan, and EXIT_DONE."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return EXIT_DONE
+
+    def command() -> int:
+        config = from_hydra(compose_overrides(arguments, "plan"))
+        document = plan(config)
+        if config.options.json:
+            print(json.dumps(document, indent=1))
+        else:
+            print_plan(document)
+        return EXIT_DONE
+
+    return exit_code_of(command, arguments)
+
+
+def from_hydra(composed: DictConfig) -> PlanConfig:
+    """Type and check what Hydra composed. Raises ConfigError."""
+    option_names = [field.name for field in fields(PlanOptions)]
+    accepted = (*GROUPS, "trainer", "hardware", *SCALARS, *option_names)
+    for key in composed:
+        require(key in accepted, str(key), composed[key], f"no such key; accepted: {', '.join(accepted)}")
+    groups: dict[str, Any] = {name: typed(composed, name) for name in PLANNED_GROUPS}
+    options = _options({name: composed[name] for name in option_names})
+    config = PlanConfig(**groups, trainer=typed(composed, "trainer", TrainerConfig), options=options)
+    config.check()
+    return config
+
+
+def _options(values: dict[str, Any]) -> PlanOptions:
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(PlanOptions), values))  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        key = str(error.full_key)
+        raise ConfigError(key, values.get(key), str(error).splitlines()[0].lower()) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,162 @@
+"""Which stage holds what: the model cut by estimated costs, and every stage's memory and time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from asyncpp.errors import ConfigError
+from asyncpp.pipeline.partition import even_split
+from asyncpp.planner.config import PlanConfig
+from asyncpp.planner.memory import (
+    Held,
+    Memory,
+    constant_bytes,
+    micro_batch_gradient_bytes,
+    pass_bytes,
+    unit_memory,
+    update_bytes,
+)
+from asyncpp.planner.units import Unit, units
+from asyncpp.schedule.action import BACKWARD, FORWARD, UPDATE, Action
+from asyncpp.schedule.peaks import peak_gradients, peak_saved_activations, peak_weight_versions
+from asyncpp.schedule.split import split_layers
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive units, and what is held of them."""
+
+    units: tuple[Unit, ...]
+    held: Held
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One rank's share of the model: a part, or several where a schedule has chunks. The simulator has them all."""
+
+    parts: tuple[Part, ...]
+    memory: Memory
+
+    @property
+    def units(self) -> list[Unit]:
+        return [unit for part in self.parts for unit in part.units]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(unit.num_elements for unit in self.units)
+
+    @property
+    def forward_s(self) -> float:
+        """Of a micro-batch."""
+        return sum(unit.forward_s for unit in self.units)
+
+    @property
+    def backward_s(self) -> float:
+        """Of a micro-batch."""
+        return sum(unit.backward_s for unit in self.units)
+
+
+def cut(config: PlanConfig) -> list[Stage]:
+    """The stages of one pipeline, first to last; a single one where it is simulated.
+
+    The simulator cuts evenly. Otherwise the slowest stage is as fast as can be among the splits that fit; where none
+    does, or a stage's chunks share its memory, among all.
+    """
+    pieces, held = units(config), held_by_part(config)
+    if config.pipeline.is_simulated:
+        sizes = [len(layers) for layers in even_split(config.model.num_layers, len(held))]
+        sizes[0] += 1
+        sizes[-1] += 1
+        return _stages(config, pieces, held, sizes, num_stages=1)
+    num_stages = config.pipeline.num_stages
+    if len(held) == num_stages:
+        for sizes in _splits_that_may_fit(config, pieces, held):
+            stages = _stages(config, pieces, held, sizes, num_stages)
+            if all(stage.memory.total <= config.hardware.usable_bytes for stage in stages):
+                return stages
+    return _stages(config, pieces, held, split_layers(_costs(pieces), len(held)), num_stages)
+
+
+def held_by_part(config: PlanConfig) -> list[Held]:
+    """By part of the model, in its order.
+
+    The simulator keeps as many old versions of a part as its delay is long, one sum of gradients, and what one
+    micro-batch saves.
+    """
+    if config.pipeline.is_simulated:
+        return [Held(delay + 1, 1, 1.0, 0.0) for delay in config.delay.profile(config.pipeline).delays]
+    schedule = config.schedule(num_batches_until_steady(config))
+    versions, sums = peak_weight_versions(schedule), peak_gradients(schedule)
+    saved = [count / schedule.num_chunks for count in peak_saved_activations(schedule)]
+    at_update = [count / schedule.num_chunks for count in map(_saved_at_update, schedule.stages)]
+    stage_of = [part % schedule.num_stages for part in range(schedule.num_parts)]
+    return [Held(versions[part], sums[part], saved[s], at_update[s]) for part, s in enumerate(stage_of)]
+
+
+def _saved_at_update(actions: Sequence[Action]) -> int:
+    """The most micro-batches of a stage's list that have run forward and not yet backward when an update comes."""
+    saved = most = 0
+    for action in actions:
+        saved += (action.kind is FORWARD) - (action.kind is BACKWARD)
+        if action.kind is UPDATE:
+            most = max(most, saved)
+    return most
+
+
+def num_batches_until_steady(config: PlanConfig) -> int:
+    """Batches after which a schedule repeats itself: those that fill the pipeline, and two more."""
+    return -(-config.pipeline.num_stages // config.trainer.num_micro_batches) + 2
+
+
+def _splits_that_may_fit(config: PlanConfig, pieces: Sequence[Unit], held: Sequence[Held]) -> Iterator[Sequence[int]]:
+    """The fastest splits under ever larger allowances for what does not add up unit by unit."""
+    num_stages = len(held)
+    memory = [[_added_bytes(config, unit, holds, num_stages == 1) for unit in pieces] for holds in held]
+    passes, updates = pass_bytes(config, pieces), update_bytes(config, pieces)
+    for allowance in (0.0, passes, max(passes, updates)):
+        limit = config.hardware.usable_bytes - allowance
+        limits = [limit - _constant_bytes(config, stage, num_stages) for stage in range(num_stages)]
+        try:
+            yield split_layers(_costs(pieces), num_stages, memory, limits)
+        except ConfigError:  # even more does not fit
+            return
+
+
+def _costs(pieces: Sequence[Unit]) -> list[float]:
+    return [unit.forward_s + unit.backward_s for unit in pieces]
+
+
+def _added_bytes(config: PlanConfig, unit: Unit, held: Held, with_embedding: bool) -> float:
+    return unit_memory(config, unit, held, with_embedding).total + micro_batch_gradient_bytes(config, [unit])
+
+
+def _stages(
+    config: PlanConfig, pieces: Sequence[Unit], held: Sequence[Held], sizes: Sequence[int], num_stages: int
+) -> list[Stage]:
+    """Parts of ``sizes`` units, dealt out to the stages in turns."""
+    ends = itertools.accumulate(sizes)
+    parts = [Part(tuple(pieces[end - size : end]), holds) for size, end, holds in zip(sizes, ends, held, strict=True)]
+    return [_stage(config, stage, num_stages, parts[stage::num_stages]) for stage in range(num_stages)]
+
+
+def _stage(config: PlanConfig, stage: int, num_stages: int, parts: Sequence[Part]) -> Stage:
+    owned = [unit for part in parts for unit in part.units]
+    with_embedding = any(unit.name == "embedding" for unit in owned)
+    memory = Memory()
+    fewer_saved = 0.0  # at an update than at most
+    for part in parts:
+        for unit in part.units:
+            memory += unit_memory(config, unit, part.held, with_embedding)
+            fewer_saved += (part.held.micro_batches - part.held.micro_batches_at_update) * unit.saved_bytes
+    passes = pass_bytes(config, owned) + micro_batch_gradient_bytes(config, owned)
+    updates = update_bytes(config, owned) - fewer_saved
+    buffers = Memory(buffers=max(passes, updates) + _constant_bytes(config, stage, num_stages))
+    return Stage(tuple(parts), memory + buffers)
+
+
+def _constant_bytes(config: PlanConfig, stage: int, num_stages: int) -> float:
+    num_neighbours = (stage > 0) + (stage < num_stages - 1)
+    wraps_around = config.one_batch.num_chunks > 1 and num_neighbours > 0 and stage in (0, num_stages - 1)
+    return constant_bytes(config, num_neighbours, wraps_around)
