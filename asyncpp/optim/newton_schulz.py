@@ -39,18 +39,17 @@ ITERATIONS = {
 }
 
 
-MAX_ELEMENT = 1e14  # larger ones are cut: the sum of their squares over a matrix must stay finite in fp32
-
-
 def orthogonalize_(matrices: Tensor, iteration: Iteration, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     """scale * U Vᵀ of each matrix, approximately.
 
     matrices: batch x m x n, at least fp32; overwritten. The result has their shape and the ``dtype`` of the products.
     A zero matrix gives zeros, and so, nearly, does one whose norm is far below eps.
     """
-    x = matrices.clamp_(-MAX_ELEMENT, MAX_ELEMENT)
-    norm = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True)
-    x = x.mul_(1.0 / (iteration.margin * norm + iteration.eps)).to(dtype)
+    norm = torch.linalg.vector_norm(matrices, dim=(-2, -1), keepdim=True)
+    if norm.isinf().any():  # the sum of the squares is beyond fp32
+        norm = torch.linalg.vector_norm(matrices, dim=(-2, -1), keepdim=True, dtype=torch.float64)
+    inverse = 1.0 / (iteration.margin * norm + iteration.eps)
+    x = matrices.mul_(inverse.to(matrices.dtype)).to(dtype)
     tall = x.size(-2) > x.size(-1)
     *first, last = iteration.coefficients
     for a, b, c in (*first, [scale * coefficient for coefficient in last]):

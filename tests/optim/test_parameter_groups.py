@@ -76,7 +76,8 @@ def test_a_model_without_matrices(name):
 
 
 def test_description_names_every_group():
-    lines = build_optimizer(load_config("muon"), SMALL_MODEL, draw(SMALL_MODEL, seed=0)).describe().splitlines()
+    config = load_config("muon", lr=0.01)
+    lines = build_optimizer(config, SMALL_MODEL, draw(SMALL_MODEL, seed=0)).describe().splitlines()
     assert len(lines) == 5
     assert "AdamW" in lines[0] and "embedding+norm+bias+head" in lines[0] and "4 tensors" in lines[0]
     assert "Muon" in lines[1] and "0.01" in lines[1] and "layers.0.q.weight ... layers.1.q.weight" in lines[1]
