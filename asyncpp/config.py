@@ -25,7 +25,15 @@ from asyncpp.trainer.config import LoggerConfig, TrainerConfig
 GROUPS = ("model", "data", "optimizer", "lr_schedule", "pipeline", "delay", "correction", "logger")
 SCALARS = {"seed": int, "runs_dir": str, "sweep_name": str}
 # What says where a run's records go, how it is watched or where its prepared tokens lie, not what it computes.
-UNSCIENTIFIC_KEYS = ("runs_dir", "sweep_name", "logger", "data.root", "trainer.eval_every", "trainer.probe_every")
+UNSCIENTIFIC_KEYS = (
+    "runs_dir",
+    "sweep_name",
+    "logger",
+    "data.root",
+    "trainer.eval_every",
+    "trainer.probe_every",
+    "trainer.dry_run",
+)
 
 
 @dataclass

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -181,3 +183,34 @@ def test_a_run_that_diverges_fails_with_one_line(tmp_path, data):
     (run,) = records.find_runs(tmp_path)
     assert run.summary is not None and run.summary["status"] == "failed"
     assert "try a smaller optimizer.lr" in run.summary["error"]
+
+
+def test_a_dry_run_describes_every_parameter_once_and_leaves_nothing(tmp_path):
+    result = train("trainer.dry_run=true", "optimizer=muon", "pipeline.num_stages=2", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    first, *lines = result.stdout.splitlines()
+    assert first.endswith(": 787,296 parameters")
+    assert [line for line in lines if line.startswith("stage")] == [
+        "stage 0: delay 1, 392,064 parameters", "stage 1: delay 1, 395,232 parameters",
+    ]  # fmt: skip
+    groups = [line for line in lines if not line.startswith("stage")]
+    elements = [int(line.split(" elements")[0].split()[-1].replace(",", "")) for line in groups]
+    assert sum(elements) == 787_296
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_run_says_so_and_starts_again(tmp_path, data):
+    overrides = ("trainer.num_steps=100000", "trainer.eval_every=null", "lr_schedule=constant", data)
+    command = [sys.executable, "-m", "asyncpp.train", *overrides]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not any(run.metrics() for run in records.find_runs(tmp_path)):
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert "interrupted; run the same command again" in stderr and "Traceback" not in stderr
+    (run,) = records.find_runs(tmp_path)
+    assert run.summary is not None and run.summary["status"] == "interrupted" and "val_loss" not in run.summary
+    assert not records.is_finished(run.folder)
+    assert [row["step"] for row in run.metrics()] == list(range(len(run.metrics())))

@@ -20,6 +20,7 @@ class TrainerConfig:
     probe_every: steps between staleness probes (probes.py); null makes none.
     max_skipped_steps: so many steps in a row with a gradient that is not finite end the run.
     num_threads: of torch, which sums in another order on another number.
+    dry_run: check and describe the run, and train nothing.
     device: cpu, cuda, or cuda:<index>. dtype: of weights, gradients and state.
     """
 
@@ -34,6 +35,7 @@ class TrainerConfig:
     probe_every: int | None = MISSING
     max_skipped_steps: int = MISSING
     num_threads: int = MISSING
+    dry_run: bool = MISSING
     device: str = MISSING
     dtype: str = MISSING
 

@@ -22,7 +22,7 @@ from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError
 from asyncpp.records import Status
 from asyncpp.trainer.loop import TrainingFailed, train
 from asyncpp.trainer.progress import progress_for
-from asyncpp.trainer.setup import build_simulator
+from asyncpp.trainer.setup import build_simulator, describe
 from asyncpp.trainer.sinks import Sinks
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ def run(config: Config) -> int:
     """Train ``config`` unless its run folder says that it is finished. Returns an exit code of asyncpp.errors."""
     for note in config.notes():
         print(f"note: {note}")
+    if config.trainer.dry_run:
+        print(describe(config))
+        return EXIT_DONE
     folder = run_folder(config)
     if records.is_finished(folder):
         print(f"finished before: {folder}")

@@ -21,11 +21,26 @@ if TYPE_CHECKING:
     from asyncpp.config import Config
 
 
+def describe(config: Config) -> str:
+    """The run's parameters, stages and groups of parameters, without allocating any of them."""
+    parameters = parameter_infos(config.model)
+    simulator = _simulator(config, [torch.empty(info.shape, device="meta") for info in parameters])
+    lines = [f"{config.run_name()}: {sum(info.num_elements for info in parameters):,} parameters"]
+    for stage in simulator.stages:
+        delay = stage.profile.delays[stage.stage]
+        lines.append(f"stage {stage.stage}: delay {delay}, {stage.num_parameters:,} parameters")
+        lines.append(stage.optimizer.describe())
+    return "\n".join(lines)
+
+
 def build_simulator(config: Config) -> Simulator:
     """The training state before the first update."""
-    parameters = parameter_infos(config.model)
     device, dtype = torch.device(config.trainer.device), getattr(torch, config.trainer.dtype)
-    weights = [weight.to(device, dtype) for weight in initial_weights(config.model, config.seed)]
+    return _simulator(config, [weight.to(device, dtype) for weight in initial_weights(config.model, config.seed)])
+
+
+def _simulator(config: Config, weights: list[Tensor]) -> Simulator:
+    parameters = parameter_infos(config.model)
     profile = config.delay.profile(config.pipeline)
     owned_by_stage = indices_by_stage(parameters, even_split(config.model.num_layers, profile.num_stages))
 
