@@ -191,7 +191,7 @@ def test_a_dry_run_describes_every_parameter_once_and_leaves_nothing(tmp_path):
     first, *lines = result.stdout.splitlines()
     assert first.endswith(": 787,296 parameters")
     assert [line for line in lines if line.startswith("stage")] == [
-        "stage 0: delay 1, 392,064 parameters", "stage 1: delay 1, 395,232 parameters",
+        "stage 0: delay 1, 393,600 parameters", "stage 1: delay 1, 393,696 parameters",
     ]  # fmt: skip
     groups = [line for line in lines if not line.startswith("stage")]
     elements = [int(line.split(" elements")[0].split()[-1].replace(",", "")) for line in groups]
