@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -24,7 +25,8 @@ def plan(config: PlanConfig) -> dict[str, Any]:
     counts = parameter_counts(config.model)
     budget_tokens = config.options.budget_tokens or config.options.tokens_per_parameter * counts.total
     needed, usable = max(stage.memory.total for stage in stages), config.hardware.usable_bytes
-    days = budget_tokens / speed.tokens_per_s / SECONDS_PER_DAY
+    num_steps = math.ceil(budget_tokens / config.batch_tokens)
+    days = num_steps * speed.step_s / SECONDS_PER_DAY
     return {
         "model": config.model.name,
         "optimizer": config.optimizer.name,
@@ -58,7 +60,7 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         "step_s": speed.step_s,
         "tokens_per_s": speed.tokens_per_s,
         "budget_tokens": budget_tokens,
-        "num_steps": budget_tokens / config.batch_tokens,
+        "num_steps": num_steps,
         "days": days,
         "rank_days": days * config.num_ranks,
     }

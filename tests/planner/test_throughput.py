@@ -83,4 +83,4 @@ def test_the_budget_and_its_days(make_plan):
     assert document["rank_days"] == 2 * document["days"]
     given = plan(make_plan("pipeline=two_bw", "pipeline.num_stages=2", "budget_tokens=1e6"))
     assert given["budget_tokens"] == 1e6
-    assert given["num_steps"] == 1e6 / given["batch_tokens"]
+    assert (given["num_steps"] - 1) * given["batch_tokens"] < 1e6 <= given["num_steps"] * given["batch_tokens"]
