@@ -27,7 +27,8 @@ from torch import Tensor
 from torch.func import functional_call
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from asyncpp.command import compose_overrides, exit_code_of, parse_arguments, typed
+from asyncpp.arguments import exit_code_of, parse_arguments
+from asyncpp.command import compose_overrides, typed
 from asyncpp.errors import require
 from asyncpp.model.auxiliary import Auxiliary
 from asyncpp.model.config import LlamaConfig, MoEConfig
@@ -155,4 +156,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(partial(main, sys.argv[1:]), sys.argv[1:]))
+    sys.exit(exit_code_of(partial(main, sys.argv[1:])))
