@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -24,6 +25,12 @@ def exit_code_of(command: Callable[[], int]) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
+
+
+def stop_on_signals() -> None:
+    """SIGTERM stops this process as Ctrl-C does, and Ctrl-C does so even where a shell started it in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def parse_arguments(arguments: Sequence[str], schema: type[Options]) -> Options:

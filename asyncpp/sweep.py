@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from asyncpp import records
-from asyncpp.arguments import parse_arguments
+from asyncpp.arguments import parse_arguments, stop_on_signals
 from asyncpp.command import compose_overrides, exit_code_of
 from asyncpp.config import Config, from_hydra
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
@@ -175,6 +175,7 @@ def _start(cell: Cell) -> subprocess.Popen[bytes]:
 
 
 def main() -> int:
+    stop_on_signals()
     arguments = sys.argv[1:]
 
     def command() -> int:

@@ -14,12 +14,14 @@ import sys
 import hydra
 from omegaconf import DictConfig
 
+from asyncpp.arguments import stop_on_signals
 from asyncpp.command import exit_code_of
 from asyncpp.config import from_hydra
 from asyncpp.errors import EXIT_DONE
 
 
 def main() -> int:
+    stop_on_signals()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them and leaving
     exit_codes: list[int] = []
 

@@ -199,14 +199,15 @@ def test_a_dry_run_describes_every_parameter_once_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_run_says_so_and_starts_again(tmp_path, data):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_so_and_starts_again(tmp_path, data, how):
     overrides = ("trainer.num_steps=100000", "trainer.eval_every=null", "lr_schedule=constant", data)
     command = [sys.executable, "-m", "asyncpp.train", *overrides]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while not any(run.metrics() for run in records.find_runs(tmp_path)):
             assert process.poll() is None, process.stderr and process.stderr.read()
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(how)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 75
     assert "interrupted; run the same command again" in stderr and "Traceback" not in stderr
