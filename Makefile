@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing torch (about a minute) ..."
 	$(BIN)/pip install --disable-pip-version-check --quiet $$(grep '^torch==' constraints.txt)
-	@echo "installing the rest (about a minute) ..."
+	@echo "installing the rest (about two minutes) ..."
 	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
