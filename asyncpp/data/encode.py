@@ -74,15 +74,16 @@ class Encoder:
 
 
 def pieces(text: str, size: int) -> Iterator[str]:
-    """Cut ``text`` into pieces of at most ``size`` characters, before a space between two words where there is one.
+    """Cut ``text`` into pieces of at most ``size`` characters, before the space in front of a word where there is one.
 
-    A byte-level tokenizer keeps a space with the word behind it, so such a cut changes no token.
+    A byte-level tokenizer keeps that space with the word, and apart from what stands before it, so such a cut changes
+    no token.
     """
     start = 0
     while len(text) - start > size:
         cut = start + size
         while (cut := text.rfind(" ", start + 1, cut)) > 0:
-            if not text[cut - 1].isspace() and not text[cut + 1].isspace():
+            if not text[cut + 1].isspace():
                 break
         else:
             cut = start + size

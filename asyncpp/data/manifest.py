@@ -102,6 +102,8 @@ class Manifest:
             for name, split in self.splits.items()
         ]
         notes = []
+        if not self.splits["validation"].num_documents:
+            notes.append("no document was held out: a larger data.validation_fraction would")
         if self.num_empty_documents:
             notes.append(f"{self.num_empty_documents:,} empty documents left out")
         if self.num_repaired_documents:

@@ -1,3 +1,4 @@
+import fcntl
 import itertools
 import json
 import os
@@ -7,14 +8,16 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pytest
-from data_cases import END, Workshop, contents, make_documents, stored
+from data_cases import END, WORDS, Workshop, contents, make_documents, stored
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +26,7 @@ from asyncpp.data.config import TokenizerConfig
 from asyncpp.data.manifest import Manifest
 from asyncpp.data.prepare import prepare
 from asyncpp.data.sources import base
+from asyncpp.data.tokenizer import train_tokenizer
 from asyncpp.errors import ConfigError
 
 DOCUMENTS = make_documents(120)
@@ -180,6 +184,28 @@ def test_two_processes_at_once_prepare_once(raw):
     assert stored(raw.config().folder) == raw.expected(DOCUMENTS)
 
 
+def test_a_second_preparation_waits_for_the_first(raw):
+    config = raw.config()
+    Path(config.root).mkdir()
+    statuses = []
+    waits = threading.Event()
+
+    def report(status):
+        statuses.append(status.activity)
+        waits.set()
+
+    with (Path(config.root) / ".local.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = threading.Thread(target=prepare, args=(config, report))
+        second.start()
+        assert waits.wait(30)
+        second.join(0.2)
+        assert second.is_alive() and statuses == ["local: waiting for the process that prepares it"]
+        assert not config.folder.exists()
+    second.join(30)
+    assert stored(config.folder) == raw.expected(DOCUMENTS)
+
+
 @pytest.mark.parametrize("setting", ["validation_fraction", "shard_tokens", "text_column"])
 def test_other_settings_are_refused(raw, setting):
     prepare(raw.config())
@@ -223,14 +249,21 @@ def test_another_source_is_refused_and_no_source_is_accepted(raw):
     prepare(raw.config(path=None))
 
 
-def test_a_budget_is_reached_at_the_end_of_a_document(raw):
-    config = raw.config(budget_tokens=1500.0)
+@pytest.mark.parametrize("document", [0, 7, 30])
+@pytest.mark.parametrize("excess", [-1, 0, 1])
+def test_a_budget_is_reached_at_the_end_of_a_document(raw, document, excess):
+    """A budget that some training document just fails to fill, fills, or overfills."""
+    expected = np.array(raw.expected(DOCUMENTS)["train"])
+    ends = np.flatnonzero(expected == expected[-1]) + 1
+    budget = int(ends[document]) + excess
+    config = raw.config(budget_tokens=float(budget))
     prepare(config)
-    train, expected = stored(config.folder)["train"], raw.expected(DOCUMENTS)["train"]
-    assert train == expected[: len(train)]
-    end = expected[-1]
-    assert len(train) >= 1500 and train[-1] == end
-    assert len(train) - 1 - train[:-1][::-1].index(end) - 1 < 1500  # one document less would be below the budget
+    assert stored(config.folder)["train"] == expected[: ends[ends >= budget][0]].tolist()
+    assert not Manifest.read(config.folder).source_exhausted
+
+
+def test_another_budget_is_refused_and_none_is_accepted(raw):
+    prepare(raw.config(budget_tokens=1500.0))
     assert refused(raw.config(budget_tokens=2000.0)).startswith("data.budget_tokens=2000.0:")
     prepare(raw.config())
 
@@ -272,9 +305,14 @@ def test_text_that_spells_the_end_token_does_not_end_a_document(workshop):
     assert (tokens["train"] + tokens["validation"]).count(0) == 2
 
 
-def test_a_huge_document_is_cut_without_changing_a_token(workshop, monkeypatch):
-    monkeypatch.setattr(encode, "PIECE_CHARACTERS", 1000)
-    huge = " ".join(make_documents(200)).replace(" of ", "  of\n\n ")
+def test_a_huge_document_is_cut_without_changing_a_token(tmp_path, monkeypatch):
+    """The tokenizer knows runs of spaces, so a cut within one would show."""
+    monkeypatch.setattr(encode, "PIECE_CHARACTERS", 100)
+    random = np.random.default_rng(0)
+    gaps = random.choice([" ", "    ", "\n\n ", " \n"], 5000)
+    huge = "".join(word + gap for word, gap in zip(random.choice(WORDS, 5000), gaps, strict=True))
+    workshop = Workshop(tmp_path, tmp_path / "tokenizer.json")
+    train_tokenizer([huge], 300, END).save(str(workshop.tokenizer_file))
     workshop.write(["small", huge])
     prepare(workshop.config())
     assert stored(workshop.config().folder) == workshop.expected(["small", huge])
@@ -290,7 +328,8 @@ def test_a_source_without_a_held_out_document_is_prepared(workshop):
     workshop.write(["one"] * 3)  # copies: all on one side
     prepare(workshop.config())
     tokens = stored(workshop.config().folder)
-    assert not (tokens["train"] and tokens["validation"])
+    assert tokens["train"] and not tokens["validation"]
+    assert "no document was held out" in Manifest.read(workshop.config().folder).summary()
 
 
 def test_a_tokenizer_is_trained_once_on_what_is_not_held_out(raw):

@@ -137,15 +137,27 @@ def test_a_change_with_the_old_time_set_back_is_found(config, monkeypatch):
     assert f"{path} differs from its checksum" in refused(config)
 
 
-def test_a_file_changed_right_after_it_was_verified_is_found(config):
-    """File times tick slowly: what was written in the same tick has the same times."""
-    for bit in range(8):
+def test_what_was_written_just_now_is_read_again_next_time(config, monkeypatch):
+    """File times tick slowly: a second write in the same tick would go unseen."""
+    old, new = config.folder / "train-00000.npy", config.folder / "train-00001.npy"
+    hashed = []
+    file_sha256 = verify_module.file_sha256
+    monkeypatch.setattr(verify_module, "file_sha256", lambda path: hashed.append(path) or file_sha256(path))
+    changed_s = old.stat().st_ctime
+    monkeypatch.setattr(verify_module, "SETTLED_AFTER_S", 5.0)
+    monkeypatch.setattr(verify_module.time, "time", lambda: changed_s + 60.0)
+    open_tokens(config)
+    monkeypatch.setattr(verify_module.time, "time", lambda: new.stat().st_ctime + 4.9)
+    new.touch()
+    for _ in range(2):
+        hashed.clear()
         open_tokens(config)
-        path = config.folder / "train-00000.npy"
-        intact = path.read_bytes()
-        path.write_bytes(intact[:-1] + bytes([intact[-1] ^ (1 << bit)]))
-        assert "differs from its checksum" in refused(config)
-        path.write_bytes(intact)
+        assert new in hashed and old not in hashed
+    monkeypatch.setattr(verify_module.time, "time", lambda: new.stat().st_ctime + 5.1)
+    open_tokens(config)
+    hashed.clear()
+    open_tokens(config)
+    assert new not in hashed
 
 
 def test_a_damaged_memory_of_what_was_verified_is_not_believed(config, monkeypatch):
