@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from data_cases import END, Workshop, make_documents
+from data_cases import DOCUMENTS, END, Workshop, make_documents
 
 from asyncpp.data.tokenizer import train_tokenizer
 
@@ -16,3 +16,11 @@ def tokenizer_file(tmp_path_factory) -> Path:
 @pytest.fixture
 def workshop(tmp_path, tokenizer_file) -> Workshop:
     return Workshop(tmp_path, tokenizer_file)
+
+
+@pytest.fixture
+def raw(workshop) -> Workshop:
+    """DOCUMENTS, in two files."""
+    workshop.write(DOCUMENTS[:70], "a.jsonl")
+    workshop.write(DOCUMENTS[70:], "b.jsonl")
+    return workshop

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tokenizers import Tokenizer
 
-from asyncpp.data.config import LocalConfig, TokenizerConfig
+from asyncpp.data.config import DataConfig, LocalConfig, TokenizerConfig
 from asyncpp.data.split import is_held_out
+from asyncpp.errors import ConfigError
 
 END = "<|endoftext|>"
 FRACTION = 0.2
@@ -21,6 +24,9 @@ WORDS = TEXT.split()
 def make_documents(count: int, seed: int = 0, longest: int = 60) -> list[str]:
     random = np.random.default_rng(seed)
     return [f"{number}: " + " ".join(random.choice(WORDS, random.integers(1, longest))) for number in range(count)]
+
+
+DOCUMENTS = make_documents(120)
 
 
 def write_json_lines(path: Path, documents: list[str]) -> None:
@@ -65,6 +71,14 @@ class Workshop:
                 split = splits["validation" if is_held_out(text, FRACTION) else "train"]
                 split.extend([*ids, tokenizer.token_to_id(END)])
         return splits
+
+
+def refusal(function: Callable[[DataConfig], object], config: DataConfig) -> str:
+    """The one line with which ``function`` refuses ``config``."""
+    with pytest.raises(ConfigError) as refused:
+        function(config)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
 
 
 def stored(folder: Path) -> dict[str, list[int]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_cases import END, make_documents, stored
+from data_cases import END, make_documents, refusal, stored
 
 from asyncpp.data import verify as verify_module
 from asyncpp.data.batches import Batches, validation_windows
@@ -25,13 +25,6 @@ def config(workshop):
     workshop.write(DOCUMENTS)
     prepare(workshop.config())
     return workshop.config()
-
-
-def refused(config) -> str:
-    with pytest.raises(ConfigError) as refusal:
-        open_tokens(config)
-    assert "\n" not in str(refusal.value)
-    return str(refusal.value)
 
 
 def settle(folder: Path) -> None:
@@ -70,7 +63,7 @@ def test_one_hundred_flipped_bits_are_all_found(config):
         content[place] ^= 1 << random.integers(8)
         intact = path.read_bytes()
         path.write_bytes(content)
-        assert path.name in refused(config)
+        assert path.name in refusal(open_tokens, config)
         path.write_bytes(intact)
     open_tokens(config)
 
@@ -82,19 +75,19 @@ def test_every_bit_of_the_manifest_counts(config):
         content = bytearray(intact)
         content[place] ^= 1 << (place % 8)
         path.write_bytes(content)
-        assert "manifest.json" in refused(config)
+        assert "manifest.json" in refusal(open_tokens, config)
 
 
 @pytest.mark.parametrize("name", ["train-00001.npy", "validation-00000.npy", "tokenizer.json"])
 def test_a_missing_file_is_named(config, name):
     (config.folder / name).unlink()
-    assert f"{config.folder / name} is missing" in refused(config)
+    assert f"{config.folder / name} is missing" in refusal(open_tokens, config)
 
 
 def test_a_truncated_shard_is_named(config):
     path = config.folder / "train-00001.npy"
     path.write_bytes(path.read_bytes()[:-1])
-    assert f"{path} has 1127 bytes instead of 1128" in refused(config)
+    assert f"{path} has 1127 bytes instead of 1128" in refusal(open_tokens, config)
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -105,7 +98,7 @@ def test_swapped_shards_are_named(config, settled):
     one.rename(aside)
     two.rename(one)
     aside.rename(two)
-    assert f"{one} differs from its checksum" in refused(config)
+    assert f"{one} differs from its checksum" in refusal(open_tokens, config)
 
 
 def test_a_shard_is_read_again_only_when_it_was_touched(config, monkeypatch):
@@ -134,7 +127,7 @@ def test_a_change_with_the_old_time_set_back_is_found(config, monkeypatch):
     content[200] ^= 1
     path.write_bytes(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert f"{path} differs from its checksum" in refused(config)
+    assert f"{path} differs from its checksum" in refusal(open_tokens, config)
 
 
 def test_what_was_written_just_now_is_read_again_next_time(config, monkeypatch):
@@ -180,24 +173,24 @@ def test_tokens_move_with_their_folder(config, workshop):
 
 
 def test_unprepared_tokens_are_asked_for(workshop):
-    message = refused(workshop.config())
+    message = refusal(open_tokens, workshop.config())
     assert message.startswith(f"data.root={workshop.folder / 'data'}:") and "asyncpp.data.prepare" in message
 
 
-def test_a_folder_without_a_manifest_is_refused(config):
+def test_a_folder_without_a_manifest_is_refusal(open_tokens, config):
     (config.folder / "manifest.json").unlink()
-    assert "manifest.json is missing" in refused(config)
+    assert "manifest.json is missing" in refusal(open_tokens, config)
 
 
-def test_tokens_beyond_the_vocabulary_are_refused(config, workshop):
+def test_tokens_beyond_the_vocabulary_are_refusal(open_tokens, config, workshop):
     largest = max(map(max, stored(config.folder).values()))
     open_tokens(workshop.config(vocab_size=largest + 1))
-    message = refused(workshop.config(vocab_size=largest))
+    message = refusal(open_tokens, workshop.config(vocab_size=largest))
     assert message.startswith(f"data.vocab_size={largest}: expected more than {largest}")
 
 
-def test_other_settings_are_refused(config, workshop):
-    assert refused(workshop.config(validation_fraction=0.5)).startswith("data.validation_fraction=0.5:")
+def test_other_settings_are_refusal(open_tokens, config, workshop):
+    assert refusal(open_tokens, workshop.config(validation_fraction=0.5)).startswith("data.validation_fraction=0.5:")
 
 
 def test_five_shards_on_two_ranks_show_every_document(config, workshop):
@@ -232,14 +225,14 @@ def test_a_mixture_reads_prepared_sources(config, workshop):
     assert validation_windows(tokens, 16, 10).shape == (10, 17)
 
 
-def test_a_mixture_of_two_tokenizers_is_refused(config, workshop):
+def test_a_mixture_of_two_tokenizers_is_refusal(open_tokens, config, workshop):
     trained = TokenizerConfig("trained", None, END)
     prepare(workshop.config(name="other", tokenizer=trained))
-    message = refused(mixture(workshop, {"local": 1.0, "other": 3.0}))
+    message = refusal(open_tokens, mixture(workshop, {"local": 1.0, "other": 3.0}))
     assert message == "data.weights.other=3.0: it was prepared with another tokenizer than local"
 
 
-def test_a_mixture_with_an_unprepared_source_is_refused(config, workshop):
+def test_a_mixture_with_an_unprepared_source_is_refusal(open_tokens, config, workshop):
     with pytest.raises(ConfigError, match="other is not prepared"):
         prepare(mixture(workshop, {"local": 1.0, "other": 3.0}))
 
