@@ -13,14 +13,14 @@ from asyncpp.data.prepare import prepare
 
 
 @pytest.mark.parametrize("setting", ["validation_fraction", "shard_tokens", "text_column"])
-def test_other_settings_are_refusal(prepare, raw, setting):
+def test_other_settings_are_refused(raw, setting):
     prepare(raw.config())
     other = {"validation_fraction": 0.3, "shard_tokens": 501, "text_column": "body"}[setting]
     message = refusal(prepare, raw.config(**{setting: other}))
     assert message.startswith(f"data.{setting}={other}:") and "data.root" in message
 
 
-def test_another_tokenizer_is_refusal(prepare, raw, tmp_path):
+def test_another_tokenizer_is_refused(raw, tmp_path):
     prepare(raw.config())
     trained = TokenizerConfig("trained", None, END)
     assert refusal(prepare, raw.config(tokenizer=trained)).startswith("data.tokenizer.kind=trained:")

@@ -177,19 +177,19 @@ def test_unprepared_tokens_are_asked_for(workshop):
     assert message.startswith(f"data.root={workshop.folder / 'data'}:") and "asyncpp.data.prepare" in message
 
 
-def test_a_folder_without_a_manifest_is_refusal(open_tokens, config):
+def test_a_folder_without_a_manifest_is_refused(config):
     (config.folder / "manifest.json").unlink()
     assert "manifest.json is missing" in refusal(open_tokens, config)
 
 
-def test_tokens_beyond_the_vocabulary_are_refusal(open_tokens, config, workshop):
+def test_tokens_beyond_the_vocabulary_are_refused(config, workshop):
     largest = max(map(max, stored(config.folder).values()))
     open_tokens(workshop.config(vocab_size=largest + 1))
     message = refusal(open_tokens, workshop.config(vocab_size=largest))
     assert message.startswith(f"data.vocab_size={largest}: expected more than {largest}")
 
 
-def test_other_settings_are_refusal(open_tokens, config, workshop):
+def test_other_settings_are_refused(config, workshop):
     assert refusal(open_tokens, workshop.config(validation_fraction=0.5)).startswith("data.validation_fraction=0.5:")
 
 
@@ -225,14 +225,14 @@ def test_a_mixture_reads_prepared_sources(config, workshop):
     assert validation_windows(tokens, 16, 10).shape == (10, 17)
 
 
-def test_a_mixture_of_two_tokenizers_is_refusal(open_tokens, config, workshop):
+def test_a_mixture_of_two_tokenizers_is_refused(config, workshop):
     trained = TokenizerConfig("trained", None, END)
     prepare(workshop.config(name="other", tokenizer=trained))
     message = refusal(open_tokens, mixture(workshop, {"local": 1.0, "other": 3.0}))
     assert message == "data.weights.other=3.0: it was prepared with another tokenizer than local"
 
 
-def test_a_mixture_with_an_unprepared_source_is_refusal(open_tokens, config, workshop):
+def test_a_mixture_with_an_unprepared_source_is_refused(config, workshop):
     with pytest.raises(ConfigError, match="other is not prepared"):
         prepare(mixture(workshop, {"local": 1.0, "other": 3.0}))
 
