@@ -75,6 +75,9 @@ def end_of_document_id(tokenizer: Tokenizer, token: str) -> int:
         special = [added.content for added in tokenizer.get_added_tokens_decoder().values() if added.special]
         accepted = ", ".join(special) if special else "none: it has no special token"
         raise ConfigError("data.tokenizer.end_of_document", token, f"expected a token of the tokenizer ({accepted})")
+    spelled = tokenizer.encode(token, add_special_tokens=False).ids
+    accepted = "expected a special token: text that spells this one out would end a document"
+    require(token_id not in spelled, "data.tokenizer.end_of_document", token, accepted)
     return token_id
 
 

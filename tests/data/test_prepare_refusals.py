@@ -57,6 +57,10 @@ BAD_INPUT = {
         {"tokenizer": ("file", "FILE", "</s>")},
         r"data\.tokenizer\.end_of_document=</s>: expected a token of the tokenizer \(<\|endoftext\|>\)",
     ),
+    "an end that text can spell": (
+        {"tokenizer": ("file", "FILE", "a")},
+        r"data\.tokenizer\.end_of_document=a: expected a special token",
+    ),
     "no tokenizer": (
         {"tokenizer": ("file", "nowhere.json", END)},
         r"data\.tokenizer\.name=nowhere\.json: expected a re",
