@@ -19,14 +19,12 @@ import pandas as pd
 import yaml
 
 from asyncpp.errors import ConfigError, require
-from asyncpp.records import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, Run, Status, find_runs
+from asyncpp.records import BOOKKEEPING_KEYS, CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, Run, Status, find_runs
 
 # What the runs of one table may differ in. Delays are compared by the staleness that was measured.
 AXES = ("optimizer", "delay", "correction", "seed")
 # An optimizer's or a correction's own values may differ from another's, but not between its own runs.
 SECTIONS = ("optimizer", "correction")
-# Where records go and how they are watched: the keys that asyncpp.config leaves out of a run's hash.
-BOOKKEEPING_KEYS = ("runs_dir", "sweep_name", "logger", "data.root")
 
 TEXTS = ("model", "optimizer", "delay", "correction", "pipeline", "config_hash")
 NUMBERS = ("seed", "num_steps", "tokens_seen", "val_loss", "staleness_updates")

@@ -24,16 +24,6 @@ from asyncpp.trainer.config import LoggerConfig, TrainerConfig
 
 GROUPS = ("model", "data", "optimizer", "lr_schedule", "pipeline", "delay", "correction", "logger")
 SCALARS = {"seed": int, "runs_dir": str, "sweep_name": str}
-# What says where a run's records go, how it is watched or where its prepared tokens lie, not what it computes.
-UNSCIENTIFIC_KEYS = (
-    "runs_dir",
-    "sweep_name",
-    "logger",
-    "data.root",
-    "trainer.eval_every",
-    "trainer.probe_every",
-    "trainer.dry_run",
-)
 
 
 @dataclass
@@ -104,12 +94,12 @@ class Config:
     def scientific(self) -> dict[str, Any]:
         """What changes the numbers, as plain containers. A delay counts by what it comes to, not by its name."""
         values: dict[str, Any] = asdict(self)
-        for key in UNSCIENTIFIC_KEYS:
+        for key in records.BOOKKEEPING_KEYS:
             *parents, leaf = key.split(".")
             node = values
             for parent in parents:
                 node = node[parent]
-            del node[leaf]
+            node.pop(leaf, None)  # a mixture, for one, has no shards of its own
         values["delay"] = asdict(self.delay.profile(self.pipeline))
         values["pipeline"] = {"name": self.pipeline.name, "num_stages": self.pipeline.num_stages}
         return values

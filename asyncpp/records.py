@@ -34,6 +34,19 @@ SUMMARY_FILE = "summary.json"
 OUTPUT_FILE = "output.log"  # what the process printed, where a sweep started it
 LOCK_FILE = ".lock"
 
+# Configuration keys that say where a run's records go, how it is watched or where its prepared tokens lie, not what it
+# computes: a run's hash leaves them out, and runs that are compared may differ in them.
+BOOKKEEPING_KEYS = (
+    "runs_dir",
+    "sweep_name",
+    "logger",
+    "data.root",
+    "data.shard_tokens",
+    "trainer.eval_every",
+    "trainer.probe_every",
+    "trainer.dry_run",
+)
+
 # Keys that tell when and how fast, not what: they differ between two runs of the same configuration.
 TIME_PREFIX = "time/"
 

@@ -155,8 +155,8 @@ def test_json_is_one_document(planted_demo: Path, tmp_path: Path, capsys: pytest
     [
         (["rnus=x"], "error: rnus=x: no such key; did you mean runs? accepted here: runs, out, json"),
         (["runs.a=x"], "error: runs.a=x: no such key"),
-        (["x"], "error: x=: no such key"),
-        (["runs"], "error: runs=: expected a value after the equals sign"),
+        (["x"], "error: argument=x: expected key=value, with a key of runs, out, json"),
+        (["runs"], "error: argument=runs: expected key=value, with a key of runs, out, json"),
         (["runs="], "error: runs=: expected a value after the equals sign"),
         (["json=perhaps"], "error: json=perhaps: "),
         (["out=${nowhere}"], "error: out=${nowhere}: "),

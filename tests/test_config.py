@@ -1,0 +1,46 @@
+"""What a run's hash covers: what changes the numbers, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncpp.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["runs_dir=x", "sweep_name=x", "logger=wandb", "data.root=x", "trainer.eval_every=7", "trainer.probe_every=3",
+     "trainer.dry_run=true", "delay=one_step", "pipeline.schedule=two_bw"],
+)  # fmt: skip
+def test_what_changes_no_number_changes_no_hash(make_config, override):
+    assert make_config(override).hash() == make_config().hash()
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["seed=1", "optimizer.lr=1e-4", "delay=sync", "correction=ef", "trainer.num_steps=7", "model.init_std=0.1",
+     "trainer.num_threads=2", "lr_schedule=constant", "data.sequence_length=32"],
+)  # fmt: skip
+def test_what_changes_a_number_changes_the_hash(make_config, override):
+    assert make_config(override).hash() != make_config().hash()
+
+
+def test_a_delay_goes_by_what_it_comes_to(make_config):
+    constant = make_config("delay=constant", "delay.updates=1")
+    assert constant.hash() == make_config("delay=auto").hash() == make_config("delay=one_step").hash()
+    assert make_config("delay=auto").delay.effective_name(make_config().pipeline) == "one_step"
+    gpipe = make_config("pipeline.schedule=gpipe", "pipeline.num_stages=2")
+    assert gpipe.delay.effective_name(gpipe.pipeline) == "sync"
+
+
+@pytest.mark.parametrize("correction", ["ef", "weight_prediction", "sync_start"])
+def test_a_correction_of_a_constant_delay_refuses_one_that_varies(make_config, correction):
+    with pytest.raises(ConfigError, match=f"correction={correction}: expected one that is defined for a delay that"):
+        make_config("delay=sampled", f"correction={correction}")
+
+
+def test_a_note_says_when_a_correction_changes_nothing(make_config):
+    assert make_config("delay=sync", "correction=ef").notes() == [
+        "correction=ef changes nothing with delay=sync: no update is late"
+    ]
+    assert make_config("correction=ef").notes() == make_config("delay=sync", "correction=nesterov").notes() == []
