@@ -84,9 +84,10 @@ def measure(folder: Path, num_steps: int) -> dict[str, float]:
         contenders |= {name: framework_step(configs[name], batches, sinks) for name in conditions}
         times_ms: dict[str, list[float]] = {name: [] for name in contenders}
         for number in range(num_steps):
-            for name, step in contenders.items():
+            names = list(contenders)
+            for name in names[number % len(names) :] + names[: number % len(names)]:  # nobody always goes first
                 started_s = time.perf_counter()
-                step(number)
+                contenders[name](number)
                 times_ms[name].append(1e3 * (time.perf_counter() - started_s))
     quartiles = {name: float(np.percentile(times[5:], 25)) for name, times in times_ms.items()}
     ratios = {f"{name}_over_plain": quartiles[name] / quartiles["plain"] for name in conditions}

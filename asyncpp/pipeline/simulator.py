@@ -47,6 +47,7 @@ class Simulator:
         self.stages = stages
         self.num_micro_batches = num_micro_batches
         self.max_grad_norm = max_grad_norm
+        self._last_gradients: list[Tensor] = []
         self.needs_fresh_gradients = any(
             group.rule.needs_fresh_gradients for stage in stages for group in stage.optimizer.groups
         )
@@ -54,12 +55,15 @@ class Simulator:
     def train_batch(self, batch: int, windows: Tensor, lr_factor: float) -> BatchRecord:
         """Run batch number ``batch`` and apply its update. windows: tokens, int64 (sequences, sequence_length + 1)."""
         versions = [stage.version_for(batch) for stage in self.stages]
+        self._last_gradients = []
         loss, gradients = self.differentiate(self.weights_at(versions), windows)
         fresh = None
         if self.needs_fresh_gradients:
             fresh = self._by_stage(self.differentiate(self.newest_weights(), windows)[1])
         by_stage = self._by_stage(gradients)
         update = apply_update(self.stages, versions, by_stage, batch, lr_factor, self.max_grad_norm, fresh)
+        # Kept until the next batch, as .grad is: freed now, malloc would return their pages and fault them in again.
+        self._last_gradients = gradients
         return BatchRecord(loss, update)
 
     def weights_at(self, versions: Sequence[int]) -> list[Tensor]:
