@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import pkgutil
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
@@ -28,10 +31,10 @@ def exit_code_of(command: Callable[[], int], overrides: Sequence[str]) -> int:
             return command()
         except HYDRA_ERRORS as error:
             raise explain(error, overrides) from None
-        except ValueError as error:
-            if str(error).startswith("Config group override"):  # how Hydra words group=3
-                raise explain(error, overrides) from None
-            raise
+        except (ValueError, TypeError) as error:
+            if isinstance(error, ConfigError) or not _raised_by_hydra(error):
+                raise
+            raise explain(error, overrides) from None
 
     return arguments.exit_code_of(explained)
 
@@ -40,9 +43,30 @@ def compose_overrides(overrides: Sequence[str], config_name: str = "train") -> D
     """What Hydra composes from conf/ and ``overrides``. Raises ConfigError."""
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            return compose(config_name, overrides=list(overrides))
+            composed = compose(config_name, overrides=list(overrides))
+        require_finite(composed)
+        return composed
     except HYDRA_ERRORS as error:
         raise explain(error, overrides) from None
+
+
+def require_finite(composed: DictConfig) -> None:
+    """Raise ConfigError for a number, anywhere below ``composed``, that is infinite or not a number."""
+    for key, value in _leaves(OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)):
+        finite = not isinstance(value, float) or math.isfinite(value)
+        require(finite, key, value, "expected a finite number")
+
+
+def _leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value below ``node`` with its dotted key."""
+    if isinstance(node, dict):
+        for name, child in node.items():
+            yield from _leaves(child, f"{key}.{name}" if key else str(name))
+    elif isinstance(node, list):
+        for child in node:
+            yield from _leaves(child, key)
+    else:
+        yield key, node
 
 
 def typed(composed: DictConfig, key: str, schema: type | None = None) -> Any:
@@ -52,7 +76,7 @@ def typed(composed: DictConfig, key: str, schema: type | None = None) -> Any:
     values = OmegaConf.to_container(node, resolve=True)
     assert isinstance(values, dict)
     target = values.pop("_target_", None)
-    schema = schema or get_class(str(target))
+    schema = schema or _dataclass_of(f"{key}._target_", str(target))
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))
     except MissingMandatoryValue as error:
@@ -60,6 +84,16 @@ def typed(composed: DictConfig, key: str, schema: type | None = None) -> Any:
     except OmegaConfBaseException as error:
         where = f"{key}.{error.full_key}"
         raise ConfigError(where, OmegaConf.select(composed, where), _expected(error)) from None
+
+
+def _dataclass_of(key: str, target: str) -> type:
+    """The dataclass at the import path ``target``. Raises ConfigError."""
+    try:
+        schema = pkgutil.resolve_name(target)
+    except Exception as error:  # whatever importing it raises
+        raise ConfigError(key, target, f"expected the import path of a dataclass ({type(error).__name__})") from None
+    require(isinstance(schema, type) and is_dataclass(schema), key, target, "expected the import path of a dataclass")
+    return schema
 
 
 def explain(error: Exception, overrides: Sequence[str]) -> ConfigError:
@@ -72,6 +106,12 @@ def explain(error: Exception, overrides: Sequence[str]) -> ConfigError:
         key = str(cause.full_key)
         return ConfigError(key, _value_of(key, overrides), _accepted_beside(key, cause.parent_node))
     return ConfigError("command line", " ".join(overrides), " ".join(str(error).split()))
+
+
+def _raised_by_hydra(error: Exception) -> bool:
+    """Whether the innermost frame is Hydra's: it reports some of what it is given as a plain ValueError."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").partition(".")[0] == "hydra"
 
 
 def _accepted_beside(key: str, parent: object) -> str:

@@ -6,13 +6,15 @@ one group is checked in ``Config.check``. Past this module nobody sees a DictCon
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from asyncpp import records
-from asyncpp.command import typed
+from asyncpp.command import require_finite, typed
 from asyncpp.correction.config import CorrectionConfig
 from asyncpp.data.config import DataConfig
 from asyncpp.errors import require
@@ -49,13 +51,18 @@ class Config:
             if key != "lr_schedule":
                 getattr(self, key).check(key)
         self.lr_schedule.check("lr_schedule", self.trainer.num_steps)
-        require(self.seed >= 0, "seed", self.seed, "expected zero or more")
+        require(0 <= self.seed < 2**32, "seed", self.seed, "expected zero or more, below 2**32")
+        require(bool(self.runs_dir), "runs_dir", self.runs_dir, "expected the path of a folder")
         require(
             self.sweep_name not in ("", ".", "..") and "/" not in self.sweep_name,
             "sweep_name",
             self.sweep_name,
             "expected a folder's name, without a slash",
         )
+        for key in GROUPS:
+            name = getattr(self, key).name
+            plain = re.fullmatch(r"[A-Za-z0-9_]+", name) is not None  # it becomes part of a folder's name
+            require(plain, f"{key}.name", name, "expected letters, digits and underscores")
         require(
             self.pipeline.is_simulated,
             "pipeline",
@@ -112,12 +119,18 @@ class Config:
         names = (self.model.name, self.optimizer.name, self.delay.effective_name(self.pipeline), self.correction.name)
         return "-".join((*names, f"seed{self.seed}", self.hash()))
 
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return Path(self.runs_dir) / self.sweep_name / self.run_name()
+
     def to_yaml(self) -> str:
         return OmegaConf.to_yaml(OmegaConf.create(asdict(self)))
 
 
 def from_hydra(composed: DictConfig) -> Config:
     """Type and check what Hydra composed. Raises ConfigError."""
+    require_finite(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]))
     accepted = (*GROUPS, "trainer", *SCALARS)
     for key in composed:
         require(

@@ -19,13 +19,16 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
+
+from asyncpp.errors import ConfigError
 
 CONFIG_FILE = "config.yaml"
 ENVIRONMENT_FILE = "environment.json"
@@ -93,12 +96,12 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_atomically(path, json.dumps(value, indent=2) + "\n")
+    write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def write_metrics_row(file: TextIO, row: Mapping[str, Any]) -> None:
     """Append one row and hand it to the system, so that a watcher sees it and a kill loses no earlier one."""
-    file.write(json.dumps(row) + "\n")
+    file.write(json.dumps(row, allow_nan=False) + "\n")
     file.flush()
 
 
@@ -143,6 +146,32 @@ def is_finished(folder: Path) -> bool:
 def find_runs(runs_dir: Path) -> list[Run]:
     """Every run folder below ``runs_dir``, sorted by path. A run folder is one that holds a config.yaml."""
     return [Run(path.parent, read_summary(path.parent)) for path in sorted(runs_dir.rglob(CONFIG_FILE))]
+
+
+def require_writable(folder: Path, key: str, value: str) -> None:
+    """Raise ConfigError(key, value, ...) unless ``folder`` can be made and written to. Leaves nothing new behind."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(key, value, f"expected a folder that can be written ({error.strerror})") from None
+    finally:
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the run folder just now."""
+    if not folder.is_dir():
+        return False
+    try:
+        with locked(folder):
+            return False
+    except RunIsLocked:
+        return True
 
 
 @contextmanager

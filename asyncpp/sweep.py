@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,10 +70,6 @@ class Cell:
     overrides: tuple[str, ...]
     config: Config
 
-    @property
-    def folder(self) -> Path:
-        return Path(self.config.runs_dir) / self.config.sweep_name / self.config.run_name()
-
 
 def load_sweep(name: str) -> SweepFile:
     """The sweep file ``name``: one of sweeps/, or a path that ends in .yaml. Raises ConfigError."""
@@ -80,41 +77,67 @@ def load_sweep(name: str) -> SweepFile:
     names = ", ".join(sorted(sweep.stem for sweep in SWEEPS.glob("*.yaml")))
     require(path.is_file(), "sweep", name, f"expected one of {names}, or the path of a .yaml file")
     try:
+        path.read_text(encoding="utf-8")
         merged = OmegaConf.merge(OmegaConf.structured(SweepFile), OmegaConf.load(path))
         return OmegaConf.to_object(merged)  # pyright: ignore[reportReturnType]
-    except (YAMLError, OmegaConfBaseException) as error:
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:
         raise ConfigError("sweep", name, f"expected a sweep file ({' '.join(str(error).split())})") from None
 
 
 def expand(name: str, sweep: SweepFile, options: SweepOptions) -> list[Cell]:
     """Every cell of the sweep, checked. Raises ConfigError."""
+    for key, values in {
+        "scales": sweep.scales,
+        "cells": sweep.cells,
+        **{f"grid.{k}": v for k, v in sweep.grid.items()},
+    }.items():
+        require(len(values) > 0, key, values, f"expected at least one in the sweep file {name}")
     scale = options.scale or next(iter(sweep.scales))
     require(scale in sweep.scales, "scale", scale, f"expected one of {', '.join(sweep.scales)}")
     seeds = sweep.seeds if options.seeds is None else options.seeds
     require(len(seeds) > 0, "seeds", seeds, "expected at least one seed")
     require(options.num_parallel >= 1, "num_parallel", options.num_parallel, "expected 1 or more")
-    shared = [f"sweep_name={Path(name).stem}", f"runs_dir={options.runs_dir}", *_overrides(sweep.scales[scale])]
+    place = {"sweep_name": Path(name).stem, "runs_dir": options.runs_dir}
+    shared = [*_overrides(place), *_overrides(sweep.scales[scale])]
     cells = []
     for seed, values, cell in itertools.product(seeds, itertools.product(*sweep.grid.values()), sweep.cells):
         grid = dict(zip(sweep.grid, values, strict=True))
         overrides = (*shared, *_overrides(grid), *_overrides(cell), f"seed={seed}", *options.overrides)
-        cells.append(Cell(overrides, from_hydra(compose_overrides(overrides))))
+        config = from_hydra(compose_overrides(overrides))
+        require(not config.trainer.dry_run, "trainer.dry_run", True, "expected false in a sweep")
+        cells.append(Cell(overrides, config))
     return cells
 
 
 def run_sweep(name: str, options: SweepOptions) -> int:
     """Run what is not finished. Returns EXIT_DONE when every cell is."""
     cells = expand(name, load_sweep(name), options)
-    missing = [cell for cell in cells if not records.is_finished(cell.folder)]
+    missing = [cell for cell in cells if not records.is_finished(cell.config.folder)]
     print(f"{Path(name).stem}: {len(cells)} runs, {len(cells) - len(missing)} finished before", flush=True)
     if not missing:
         return EXIT_DONE
+    for cell in missing:
+        records.require_writable(cell.config.folder, "runs_dir", cell.config.runs_dir)
+    held = [cell for cell in missing if records.is_locked(cell.config.folder)]
+    for cell in held:
+        print(f"left alone, as another process is running it: {cell.config.folder}", file=sys.stderr)
     _prepare_data(missing)
-    return _run_cells(missing, options.num_parallel)
+    exit_code = _run_cells([cell for cell in missing if cell not in held], options.num_parallel)
+    return exit_code or (EXIT_FAILED if held else EXIT_DONE)
 
 
 def _overrides(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key}={value}" for key, value in values.items()]
+    """``values`` as Hydra's overrides: what its grammar could misread is quoted."""
+    return [f"{key}={_in_hydras_grammar(value)}" for key, value in values.items()]
+
+
+def _in_hydras_grammar(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if not isinstance(value, str) or re.fullmatch(r"[A-Za-z_][\w./-]*", value, re.ASCII):
+        return str(value)
+    escaped = re.sub(r"(\\*)'", r"\1\1\'", value)  # a quote, and the backslashes before it
+    return f"'{escaped}'"
 
 
 def _prepare_data(cells: Sequence[Cell]) -> None:
@@ -133,17 +156,17 @@ def _run_cells(cells: Sequence[Cell], num_parallel: int) -> int:
     waiting = list(cells)
     running: dict[subprocess.Popen[bytes], Cell] = {}
     failed: list[Cell] = []
-    with CellWatcher({cell.folder: cell.config.trainer.num_steps for cell in cells}) as watcher:
+    with CellWatcher({cell.config.folder: cell.config.trainer.num_steps for cell in cells}) as watcher:
         try:
             while waiting or running:
                 while waiting and len(running) < num_parallel:
                     cell = waiting.pop(0)
                     running[_start(cell)] = cell
                 time.sleep(0.2)
-                watcher.refresh(cell.folder for cell in running.values())
+                watcher.refresh(cell.config.folder for cell in running.values())
                 for process in [process for process in running if process.poll() is not None]:
                     cell = running.pop(process)
-                    watcher.ended(cell.folder)
+                    watcher.ended(cell.config.folder)
                     if process.returncode != EXIT_DONE:
                         failed.append(cell)
         except KeyboardInterrupt:
@@ -154,16 +177,18 @@ def _run_cells(cells: Sequence[Cell], num_parallel: int) -> int:
             print("\ninterrupted; run the same command again to go on with what is missing", file=sys.stderr)
             return EXIT_INTERRUPTED
     for cell in failed:
-        summary = records.read_summary(cell.folder) or {}
-        print(f"failed: {cell.folder}: {summary.get('error', 'no summary; see output.log there')}", file=sys.stderr)
+        summary = records.read_summary(cell.config.folder) or {}
+        print(
+            f"failed: {cell.config.folder}: {summary.get('error', 'no summary; see output.log there')}", file=sys.stderr
+        )
     return EXIT_FAILED if failed else EXIT_DONE
 
 
 def _start(cell: Cell) -> subprocess.Popen[bytes]:
     """A process of its own for the cell, its output beside its records."""
-    cell.folder.mkdir(parents=True, exist_ok=True)
+    cell.config.folder.mkdir(parents=True, exist_ok=True)
     threads = str(cell.config.trainer.num_threads)
-    with (cell.folder / records.OUTPUT_FILE).open("wb") as output:
+    with (cell.config.folder / records.OUTPUT_FILE).open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "asyncpp.train", *cell.overrides],
             stdout=output,
@@ -177,6 +202,10 @@ def _start(cell: Cell) -> subprocess.Popen[bytes]:
 def main() -> int:
     stop_on_signals()
     arguments = sys.argv[1:]
+
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print((__doc__ or "").strip())
+        return EXIT_DONE
 
     def command() -> int:
         if len(arguments) < 2 or arguments[0] != "run":

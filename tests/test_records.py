@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from asyncpp import records
+from asyncpp.errors import ConfigError
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
@@ -71,3 +72,17 @@ def test_runs_are_found_by_their_config(tmp_path):
     found = records.find_runs(tmp_path)
     assert [run.folder.relative_to(tmp_path).as_posix() for run in found] == ["a/c", "b"]
     assert found[0].summary is None and found[0].metrics() == []
+
+
+def test_a_number_that_is_not_finite_is_never_written(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        records.write_json(tmp_path / "summary.json", {"val_loss": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_asking_whether_a_folder_can_be_written_leaves_nothing(tmp_path):
+    records.require_writable(tmp_path / "a" / "b", "runs_dir", "a")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="runs_dir=x: expected a folder that can be written"):
+        records.require_writable(tmp_path / "file" / "b", "runs_dir", "x")

@@ -26,7 +26,7 @@ def test_every_sweep_file_expands_to_different_runs_at_every_scale(name):
     file = load_sweep(name)
     for scale in file.scales:
         cells = expand(name, file, SweepOptions(scale=scale))
-        assert len({cell.folder for cell in cells}) == len(cells) > 0
+        assert len({cell.config.folder for cell in cells}) == len(cells) > 0
 
 
 def test_the_demo_is_two_optimizers_by_three_conditions_by_the_seeds():
@@ -55,7 +55,6 @@ def test_one_bad_cell_stops_all_before_they_start(tmp_path):
         (["run", "demo", "seeds=[0"], "seeds=[0: expected a YAML value"),
         (["run", "demo", "nonsense"], "argument=nonsense: expected key=value, with a key of seeds, "),
         (["walk", "demo"], "command=walk demo: expected run <sweep>"),
-        ([], "command=: expected run <sweep>"),
     ],
 )
 def test_bad_input_is_one_line_with_exit_code_2(tmp_path, arguments, message):
@@ -80,7 +79,7 @@ def test_a_failed_cell_is_named_and_the_others_run_then_only_it_is_missing(tmp_p
     with records.locked(runs[0].folder):
         second = sweep("run", "mine.yaml", cwd=tmp_path)
         assert second.returncode == 1
-        assert f"failed: runs/mine/{runs[0].folder.name}" in second.stderr
+        assert f"left alone, as another process is running it: runs/mine/{runs[0].folder.name}" in second.stderr
     third = sweep("run", "mine.yaml", cwd=tmp_path)
     assert third.returncode == 0 and "2 runs, 1 finished before" in third.stdout
     fourth = sweep("run", "mine.yaml", cwd=tmp_path)
@@ -107,6 +106,43 @@ def test_an_interrupted_sweep_leaves_no_process_and_no_finished_run(tmp_path, tm
     for run in runs:
         with records.locked(run.folder):  # nobody else holds it any more
             assert not records.is_finished(run.folder)
+
+
+@pytest.mark.parametrize("name", ["q,1=2", "é (x) [y]", "it's", "a\\'b", "123", "~x", "null", "a b"])
+def test_a_place_of_any_name_reaches_the_run_as_it_is(name):
+    (cell, *_) = expand("demo", load_sweep("demo"), SweepOptions(runs_dir=f"/r/{name}"))
+    assert cell.config.runs_dir == f"/r/{name}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scales: {}", "scales={}: expected at least one"),
+        ("scales: {tiny: {}}\ncells: []", "cells=[]: expected at least one"),
+        ("scales: {tiny: {}}\ngrid: {optimizer: []}", "grid.optimizer=[]: expected at least one"),
+        ("scales: {tiny: {trainer.dry_run: true}}", "trainer.dry_run=True: expected false in a sweep"),
+        ("scales: {tiny: {}}\nnonsense: 1", "sweep=mine.yaml: expected a sweep file"),
+        ("scales: [", "sweep=mine.yaml: expected a sweep file"),
+        ("scales: \udcff", "sweep=mine.yaml: expected a sweep file"),
+    ],
+)
+def test_a_bad_sweep_file_is_one_line(tmp_path, text, message):
+    head = "claim: none\npaper: none\nseeds: [0]\n"
+    (tmp_path / "mine.yaml").write_bytes((head + text).encode("utf-8", "surrogateescape"))
+    result = sweep("run", "mine.yaml", cwd=tmp_path)
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {message}")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+@pytest.mark.parametrize("runs_dir", ["/proc/x", "a_file/x"])
+def test_a_place_that_cannot_be_written_is_refused_before_the_data_is_prepared(tmp_path, runs_dir):
+    (tmp_path / "a_file").touch()
+    result = sweep("run", "demo", f"runs_dir={runs_dir}", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: runs_dir={runs_dir}: expected a folder that can be written")
+    assert [path.name for path in tmp_path.iterdir()] == ["a_file"]
 
 
 def test_an_unknown_sweep_names_the_known_ones():

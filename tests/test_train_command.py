@@ -42,7 +42,7 @@ BAD_INPUT = {
     "+model.nonsense=1": "model.nonsense=1: no such key",
     "trainer=3": "trainer=3: expected",
     "seed=x": "seed=x: expected a value of type int",
-    "seed=-1": "seed=-1: expected zero or more",
+    "seed=-1": "seed=-1: expected zero or more, below 2**32",
     "model.num_heads=5": "model.num_heads=5: expected a divisor of model.hidden_size=96",
     "lr_schedule.lr_warmup_steps=500": "lr_schedule.lr_warmup_steps=500: expected 0 to trainer.num_steps=400, or null",
     "trainer.num_micro_batches=3": "trainer.batch_size=16: expected a multiple of trainer.num_micro_batches=3",
@@ -51,6 +51,16 @@ BAD_INPUT = {
     "correction.strength=1": "correction.strength=1: no such key",
     "pipeline.num_stages=5": "pipeline.num_stages=5: expected at most model.num_layers=4",
     "model.vocab_size=1000": "model.vocab_size=1000: expected at least data.vocab_size=2048",
+    "seed=18446744073709551616": "seed=18446744073709551616: expected zero or more, below 2**32",
+    "trainer.num_threads=99999999": "trainer.num_threads=99999999: expected at most 1024",
+    "trainer.device=cpu:abc": "trainer.device=cpu:abc: expected cpu, cuda, or cuda:<index>",
+    "model.init_std=inf": "model.init_std=inf: expected a finite number",
+    "optimizer.betas=[0.9,nan]": "optimizer.betas=nan: expected a finite number",
+    "optimizer.name=../../x": "optimizer.name=../../x: expected letters, digits and underscores",
+    "optimizer._target_=os.system": "optimizer._target_=os.system: expected the import path of a dataclass",
+    "optimizer._target_=nosuch.mod": "optimizer._target_=nosuch.mod: expected the import path of a dataclass",
+    "runs_dir=": "runs_dir=: expected the path of a folder",
+    "runs_dir=/proc/x": "runs_dir=/proc/x: expected a folder that can be written",
     "sweep_name=a/b": "sweep_name=a/b: expected a folder's name, without a slash",
     "sweep_name=..": "sweep_name=..: expected a folder's name",
     "nonsense": "nonsense",
@@ -69,10 +79,19 @@ def test_bad_input_is_one_line_with_exit_code_2_and_leaves_nothing(tmp_path, ove
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_cell_is_checked_before_the_first_one_starts(tmp_path):
-    result = train("-m", "optimizer.lr=1e-3,-1", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimizer.lr=1e-3,-1", "optimizer.lr=-1.0: expected a positive number"),
+        ("runs_dir=fine,/proc/x", "runs_dir=/proc/x: expected a folder that can be written"),
+        ("seed=range(0,2,0)", "command line=-m seed=range(0,2,0):"),
+    ],
+)
+def test_every_cell_is_checked_before_the_first_one_starts(tmp_path, override, message):
+    result = train("-m", override, cwd=tmp_path)
     assert result.returncode == 2
-    assert result.stderr == "error: optimizer.lr=-1.0: expected a positive number\n"
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {message}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,12 +196,24 @@ def test_an_unfinished_run_starts_again_and_a_locked_one_is_left_alone(tmp_path,
 
 
 def test_a_run_that_diverges_fails_with_one_line(tmp_path, data):
-    result = train("optimizer.lr=1e30", "trainer.max_skipped_steps=2", *FEW_STEPS, data, cwd=tmp_path)
+    result = train(
+        "optimizer.lr=1e30", "trainer.max_skipped_steps=2", *FEW_STEPS, "trainer.eval_every=null", data, cwd=tmp_path
+    )
     assert result.returncode == 1
     assert "no finite gradient in 2 steps in a row" in result.stderr and "Traceback" not in result.stderr
     (run,) = records.find_runs(tmp_path)
     assert run.summary is not None and run.summary["status"] == "failed"
     assert "try a smaller optimizer.lr" in run.summary["error"]
+
+
+def test_a_loss_that_is_not_finite_is_no_result(tmp_path, data):
+    """EF of a huge strength: the weights overflow while no gradient has yet been refused ten times in a row."""
+    result = train("correction=ef", "correction.strength=1e30", *FEW_STEPS, data, cwd=tmp_path)
+    assert result.returncode == 1
+    assert "error: the validation loss is" in result.stderr and "Traceback" not in result.stderr
+    (run,) = records.find_runs(tmp_path)
+    assert run.summary is not None and run.summary["status"] == "failed" and "val_loss" not in run.summary
+    assert "NaN" not in (run.folder / records.METRICS_FILE).read_text()
 
 
 def test_a_dry_run_describes_every_parameter_once_and_leaves_nothing(tmp_path):

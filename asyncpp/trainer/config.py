@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 from omegaconf import MISSING
 
 from asyncpp.errors import require
+
+MAX_THREADS = 1024  # more than a machine has; torch ends the process when it can't start as many as it is asked for
 
 
 @dataclass
@@ -56,8 +59,10 @@ class TrainerConfig:
             require(every is None or every >= 1, f"{key}.{name}", every, "expected 1 or more, or null")
         require(skipped >= 1, f"{key}.max_skipped_steps", skipped, "expected 1 or more")
         require(self.dtype in self.dtypes, f"{key}.dtype", self.dtype, f"expected one of {', '.join(self.dtypes)}")
-        device_kind = self.device.partition(":")[0]
-        require(device_kind in ("cpu", "cuda"), f"{key}.device", self.device, "expected cpu, cuda, or cuda:<index>")
+        known = re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is not None
+        require(known, f"{key}.device", self.device, "expected cpu, cuda, or cuda:<index>")
+        threads = self.num_threads
+        require(threads <= MAX_THREADS, f"{key}.num_threads", threads, f"expected at most {MAX_THREADS}")
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ def train(config: Config, simulator: Simulator, batches: Batches, validation: Te
     """Run every step of ``config`` and return the last validation losses and the mean staleness of its second half.
 
     validation: tokens of the held-out sequences, int64 (sequences, sequence_length + 1).
-    Raises TrainingFailed when the gradients stay non-finite.
+    Raises TrainingFailed when the gradients stay non-finite, or a validation loss is not finite.
     """
     trainer = config.trainer
     losses: dict[str, float] = {}
@@ -57,4 +58,6 @@ def train(config: Config, simulator: Simulator, batches: Batches, validation: Te
         if due or num_updates == trainer.num_steps:
             losses = validation_losses(simulator, validation, trainer.eval_batch_size)
             sinks.validation(num_updates, losses)
+            if not all(math.isfinite(loss) for loss in losses.values()):
+                raise TrainingFailed(f"the validation loss is {losses} after {num_updates} updates")
     return {**losses, "staleness_updates": statistics.mean(staleness_updates[trainer.num_steps // 2 :])}

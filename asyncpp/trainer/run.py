@@ -18,7 +18,7 @@ from asyncpp.data.batches import Batches, validation_windows
 from asyncpp.data.prepare import prepare
 from asyncpp.data.status import display
 from asyncpp.data.tokens import open_tokens
-from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
+from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, require
 from asyncpp.records import Status
 from asyncpp.trainer.loop import TrainingFailed, train
 from asyncpp.trainer.progress import progress_for
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from asyncpp.config import Config
 
 
-def run_folder(config: Config) -> Path:
-    return Path(config.runs_dir) / config.sweep_name / config.run_name()
-
-
 def run(config: Config) -> int:
     """Train ``config`` unless its run folder says that it is finished. Returns an exit code of asyncpp.errors."""
     for note in config.notes():
@@ -40,16 +36,20 @@ def run(config: Config) -> int:
     if config.trainer.dry_run:
         print(describe(config))
         return EXIT_DONE
-    folder = run_folder(config)
+    folder = config.folder
     if records.is_finished(folder):
         print(f"finished before: {folder}")
         return EXIT_DONE
     if config.trainer.device.startswith("cuda"):
         require(torch.cuda.is_available(), "trainer.device", config.trainer.device, "no GPU is visible here; use cpu")
+    records.require_writable(folder, "runs_dir", config.runs_dir)
     batches, validation = _open_data(config)
-    _make_folder(folder, config.runs_dir)
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         with records.locked(folder):
+            if records.is_finished(folder):  # by another process, while this one prepared the data
+                print(f"finished before: {folder}")
+                return EXIT_DONE
             return _train_in(folder, config, batches, validation)
     except records.RunIsLocked as error:
         print(f"error: {error}", file=sys.stderr)
@@ -65,14 +65,6 @@ def _open_data(config: Config) -> tuple[Batches, Tensor]:
     batches = Batches(tokens, data.sequence_length, config.trainer.batch_size, config.seed)
     windows = validation_windows(tokens, data.sequence_length, data.num_validation_sequences)
     return batches, torch.from_numpy(windows).to(config.trainer.device)
-
-
-def _make_folder(folder: Path, runs_dir: str) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / records.LOCK_FILE).touch()
-    except OSError as error:
-        raise ConfigError("runs_dir", runs_dir, f"expected a folder that can be written ({error.strerror})") from None
 
 
 def _train_in(folder: Path, config: Config, batches: Batches, validation: Tensor) -> int:

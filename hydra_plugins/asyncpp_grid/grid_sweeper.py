@@ -9,6 +9,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn
 
+from asyncpp import records
 from asyncpp.config import from_hydra
 
 
@@ -22,7 +23,8 @@ class GridSweeper(BasicSweeper):
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(arguments)
         (cells,) = self.split_arguments(overrides, max_batch_size=None)
         for cell in cells:
-            from_hydra(loader.load_sweep_config(self.config, list(cell)))
+            config = from_hydra(loader.load_sweep_config(self.config, list(cell)))
+            records.require_writable(config.folder, "runs_dir", config.runs_dir)
         results = self.launcher.launch(cells, initial_job_idx=0)
         for result in results:
             _ = result.return_value  # raises what the job raised
