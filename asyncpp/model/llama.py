@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from asyncpp.model.auxiliary import Auxiliary
 from asyncpp.model.config import LlamaConfig, MoEConfig
 from asyncpp.model.cross_entropy import linear_cross_entropy
+from asyncpp.model.documents import within_documents
 from asyncpp.model.moe import MixtureOfExperts
 from asyncpp.model.rotary import RotaryTables, rotate
 from asyncpp.model.swiglu import SwiGLU
@@ -35,6 +36,11 @@ class Stage(nn.Module):
     inputs: tokens, int64 (B, S), on the first stage; hidden states (B, S, D) on the others.
     labels: the token that follows each input, int64 (B, S); read on the last stage only.
     auxiliary: where given, mixture layers add their routers' loss and their experts' load to it.
+    documents: the document that each input token belongs to, int64 (B, S) (asyncpp.model.documents): a token then
+        sees its own document only. Without, all that stands before it. Every stage is given the same.
+
+    Rotary positions count on through a sequence's documents: scores depend on the distance between query and key
+    alone, so within a document they are, up to rounding, what positions that restart would give.
 
     Returns the mean cross-entropy in nats (0-dim) on the last stage given labels, logits (B, S, V) on the last
     stage without, hidden states (B, S, D) on the others.
@@ -48,11 +54,18 @@ class Stage(nn.Module):
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False) if last else None
         self.rotary = RotaryTables(config.head_dim, config.rope_theta)
 
-    def forward(self, inputs: Tensor, labels: Tensor | None = None, auxiliary: Auxiliary | None = None) -> Tensor:
+    def forward(
+        self,
+        inputs: Tensor,
+        labels: Tensor | None = None,
+        auxiliary: Auxiliary | None = None,
+        documents: Tensor | None = None,
+    ) -> Tensor:
         hidden = inputs if self.embedding is None else self.embedding(inputs)
         rotary = self.rotary.tables(hidden.shape[1], hidden.device, hidden.dtype)
+        mask = None if documents is None else within_documents(documents)
         for layer in self.layers.values():
-            hidden = layer(hidden, rotary, auxiliary)
+            hidden = layer(hidden, rotary, mask, auxiliary)
         if self.norm is None or self.head is None:
             return hidden
         hidden = self.norm(hidden)
@@ -77,9 +90,11 @@ class Layer(nn.Module):
         is_mixture = isinstance(config, MoEConfig)
         self.mlp = MixtureOfExperts(config) if is_mixture else SwiGLU(config.hidden_size, config.ffn_size)
 
-    def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor], auxiliary: Auxiliary | None) -> Tensor:
+    def forward(
+        self, hidden: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, auxiliary: Auxiliary | None
+    ) -> Tensor:
         """(B, S, D) to (B, S, D)."""
-        hidden = hidden + self.attention(self.attention_norm(hidden), rotary)
+        hidden = hidden + self.attention(self.attention_norm(hidden), rotary, mask)
         normalized = self.mlp_norm(hidden)
         if isinstance(self.mlp, MixtureOfExperts):
             return hidden + self.mlp(normalized, auxiliary)
@@ -92,17 +107,24 @@ class Attention(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        self.enable_gqa = config.num_kv_heads != config.num_heads
+        self.queries_per_key = config.num_heads // config.num_kv_heads
         self.q = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         self.k = nn.Linear(config.hidden_size, config.kv_size, bias=False)
         self.v = nn.Linear(config.hidden_size, config.kv_size, bias=False)
         self.o = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
-    def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """(B, S, D) to (B, S, D); heads are (B, heads, S, head_dim) in between."""
+    def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        """(B, S, D) to (B, S, D); heads are (B, heads, S, head_dim) in between.
+
+        mask: which keys a query sees, bool (B, 1, S, S); None is the causal mask, which a kernel need not read.
+        """
         by_head = (*hidden.shape[:2], -1, self.head_dim)
         q = rotate(self.q(hidden).view(by_head).transpose(1, 2), rotary)
         k = rotate(self.k(hidden).view(by_head).transpose(1, 2), rotary)
         v = self.v(hidden).view(by_head).transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.enable_gqa)
+        if mask is None:
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.queries_per_key > 1)
+        else:  # on a GPU no kernel takes a mask and grouped queries but the one that holds all scores at once
+            k, v = (heads.repeat_interleave(self.queries_per_key, 1) for heads in (k, v))
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.o(mixed.transpose(1, 2).flatten(2))

@@ -1,0 +1,24 @@
+"""Which document each token of a packed sequence belongs to, and attention that stays within it.
+
+Shapes: B sequences, S tokens.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def document_numbers(inputs: Tensor, end_of_document: int) -> Tensor:
+    """The document of each input token, counted from 0 in each sequence: int64 (B, S) to int64 (B, S).
+
+    The end-of-document token is the last of its own document. Sequences are cut anywhere, so a sequence's first
+    document may have begun before it.
+    """
+    is_end = (inputs == end_of_document).long()
+    return is_end.cumsum(1) - is_end
+
+
+def within_documents(documents: Tensor) -> Tensor:
+    """Which keys a query sees, itself and what stands before it in its document: (B, S) to bool (B, 1, S, S)."""
+    same = documents.unsqueeze(2) == documents.unsqueeze(1)
+    return same.tril().unsqueeze(1)
