@@ -75,7 +75,7 @@ def write_source(root: Path, name: str, num_tokens: int) -> None:
 
 
 def open_batches(root: Path, name: str, options: Options) -> Batches:
-    config = MixtureConfig(name, str(root), None, options.sequence_length, VOCAB_SIZE, 1, {name: 1.0})
+    config = MixtureConfig(name, str(root), None, options.sequence_length, VOCAB_SIZE, 1, False, {name: 1.0})
     return Batches(open_tokens(config), options.sequence_length, options.batch_size, seed=0)
 
 

@@ -61,6 +61,7 @@ def measure(root: Path, options: Options) -> dict[str, float]:
                 sequence_length=1024,
                 vocab_size=VOCAB_SIZE,
                 num_validation_sequences=1,
+                document_mask=False,
                 tokenizer=TokenizerConfig("file", str(tokenizer_file), END),
                 validation_fraction=0.01,
                 shard_tokens=2**27,

@@ -29,6 +29,8 @@ class DataConfig:
     sequence_length: tokens that the model sees at once; a sample holds one more, the last label.
     vocab_size: number of token ids that the model must know; every id is below it.
     num_validation_sequences: how many held-out sequences are evaluated, always the same ones.
+    document_mask: whether a token attends to its own document only, instead of to all that its sequence holds before
+        it. It changes what the model computes, in training and validation, and not the tokens.
     """
 
     name: str = MISSING
@@ -37,6 +39,7 @@ class DataConfig:
     sequence_length: int = MISSING
     vocab_size: int = MISSING
     num_validation_sequences: int = MISSING
+    document_mask: bool = MISSING
 
     def folder_of(self, name: str) -> Path:
         """The folder of the prepared tokens of source ``name``."""

@@ -49,6 +49,7 @@ class Workshop:
             "sequence_length": 16,
             "vocab_size": 300,
             "num_validation_sequences": 4,
+            "document_mask": False,
             "tokenizer": TokenizerConfig("file", str(self.tokenizer_file), END),
             "validation_fraction": FRACTION,
             "shard_tokens": 500,

@@ -69,7 +69,7 @@ def test_the_embedded_corpus_takes_no_path():
 
 @pytest.mark.parametrize(("weights", "key"), [({}, "data.weights"), ({"a": 1.0, "b": 0.0}, "data.weights.b")])
 def test_a_mixture_needs_positive_weights(weights, key):
-    config = MixtureConfig("mixture", "data", None, 16, 300, 4, weights)
+    config = MixtureConfig("mixture", "data", None, 16, 300, 4, False, weights)
     with pytest.raises(ConfigError) as refusal:
         config.check("data")
     assert refusal.value.key == key

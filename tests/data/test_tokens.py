@@ -209,7 +209,7 @@ def test_five_shards_on_two_ranks_show_every_document(config, workshop):
 
 def mixture(workshop, weights, **settings) -> MixtureConfig:
     values = {"name": "mixture", "root": str(workshop.folder / "data"), "sequence_length": 16, "vocab_size": 300}
-    return MixtureConfig(**values, num_validation_sequences=10, weights=weights, **settings)
+    return MixtureConfig(**values, num_validation_sequences=10, document_mask=False, weights=weights, **settings)
 
 
 def test_a_mixture_reads_prepared_sources(config, workshop):
