@@ -26,6 +26,7 @@ from asyncpp.trainer.config import LoggerConfig, TrainerConfig
 
 GROUPS = ("model", "data", "optimizer", "lr_schedule", "pipeline", "delay", "correction", "logger")
 SCALARS = {"seed": int, "runs_dir": str, "sweep_name": str}
+RECIPE = "recipe"  # what conf/optimizer takes its learning rates from; the run itself has the values, not the table
 
 
 @dataclass
@@ -131,7 +132,7 @@ class Config:
 def from_hydra(composed: DictConfig) -> Config:
     """Type and check what Hydra composed. Raises ConfigError."""
     require_finite(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]))
-    accepted = (*GROUPS, "trainer", *SCALARS)
+    accepted = (*GROUPS, "trainer", *SCALARS, RECIPE)
     for key in composed:
         require(
             key in accepted or key == "hydra", str(key), composed[key], f"no such key; accepted: {', '.join(accepted)}"

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from asyncpp.command import compose_overrides, exit_code_of, typed
-from asyncpp.config import GROUPS, SCALARS
+from asyncpp.config import GROUPS, RECIPE, SCALARS
 from asyncpp.errors import EXIT_DONE, ConfigError, require
 from asyncpp.planner.config import PlanConfig, PlanOptions
 from asyncpp.planner.report import plan
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 def from_hydra(composed: DictConfig) -> PlanConfig:
     """Type and check what Hydra composed. Raises ConfigError."""
     option_names = [field.name for field in fields(PlanOptions)]
-    accepted = (*GROUPS, "trainer", "hardware", *SCALARS, *option_names)
+    accepted = (*GROUPS, "trainer", "hardware", *SCALARS, RECIPE, *option_names)
     for key in composed:
         require(key in accepted, str(key), composed[key], f"no such key; accepted: {', '.join(accepted)}")
     groups: dict[str, Any] = {name: typed(composed, name) for name in PLANNED_GROUPS}

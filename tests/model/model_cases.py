@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from asyncpp.command import compose_overrides, typed
 from asyncpp.model.auxiliary import Auxiliary
 from asyncpp.model.config import LlamaConfig, MoEConfig
 from asyncpp.model.init import initial_weights
@@ -44,7 +43,7 @@ SMALL_MOE = MoEConfig(
 
 def shipped(name: str) -> LlamaConfig:
     """The config that conf/model/<name>.yaml holds."""
-    return instantiate(OmegaConf.load(SHIPPED / f"{name}.yaml"))
+    return typed(compose_overrides([f"model={name}"]), "model")
 
 
 def leaves_of(config: LlamaConfig, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
