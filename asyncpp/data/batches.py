@@ -74,9 +74,10 @@ class Batches:
         begin = number * SAMPLES_PER_PLAN
         if stop > begin + SAMPLES_PER_PLAN:
             return self._planned(np.arange(start, stop))
-        if self._plan[0] != number:
-            self._plan = (number, *self._planned(np.arange(begin, begin + SAMPLES_PER_PLAN)))
-        _, sources, windows = self._plan
+        plan = self._plan  # once: another thread may be reading elsewhere
+        if plan[0] != number:
+            plan = self._plan = (number, *self._planned(np.arange(begin, begin + SAMPLES_PER_PLAN)))
+        _, sources, windows = plan
         return sources[start - begin : stop - begin], windows[start - begin : stop - begin]
 
     def _planned(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

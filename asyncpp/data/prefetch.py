@@ -16,9 +16,11 @@ from torch import Tensor
 class Prefetcher:
     """Iterates over (step, tokens), tokens being an int64 tensor on ``device``.
 
-    read: what a step reads, such as Batches.batch; it is called in one thread, in order.
+    read: what a step reads, such as Batches.batch; it is called in one thread, in order. What it raises is raised
+        where its step would have come.
     num_ahead: batches that are read before they are asked for.
     On a GPU the thread copies into pinned memory, from where the transfer does not hold up the computation.
+    The thread ends with the iteration, however that ends: an iterator that is left early and kept is to be closed.
     """
 
     def __init__(
@@ -31,16 +33,19 @@ class Prefetcher:
 
     def __iter__(self) -> Iterator[tuple[int, Tensor]]:
         steps = iter(self._steps)
-        with ThreadPoolExecutor(1, "prefetch") as reader:
+        reader = ThreadPoolExecutor(1, "prefetch")
 
-            def submit(num_steps: int) -> Iterator[tuple[int, Future[Tensor]]]:
-                return ((step, reader.submit(self._load, step)) for step in islice(steps, num_steps))
+        def submit(num_steps: int) -> Iterator[tuple[int, Future[Tensor]]]:
+            return ((step, reader.submit(self._load, step)) for step in islice(steps, num_steps))
 
+        try:
             pending = deque(submit(1 + self._num_ahead))
             while pending:
                 step, tokens = pending.popleft()
                 yield step, tokens.result().to(self._device, non_blocking=True)
                 pending.extend(submit(1))
+        finally:
+            reader.shutdown(cancel_futures=True)  # waits for the read in progress only
 
     def _load(self, step: int) -> Tensor:
         tokens = torch.from_numpy(self._read(step))
