@@ -120,6 +120,10 @@ class SourceConfig(DataConfig):
             "shard_tokens": self.shard_tokens,
         }
 
+    def needs_download(self) -> bool:
+        """Whether preparing it asks a hub for text or tokenizer."""
+        return self.tokenizer.kind == "hub"
+
     def expected_tokens(self) -> float | None:
         """How many tokens there will be, where the settings tell."""
         return self.budget_tokens
@@ -190,6 +194,9 @@ class HubConfig(SourceConfig):
     def recipe(self) -> dict[str, Any]:
         own = ("repository", "revision", "files", "text_column")
         return {**super().recipe(), **{name: getattr(self, name) for name in own}}
+
+    def needs_download(self) -> bool:
+        return self.path is None or super().needs_download()
 
     def expected_tokens(self) -> float | None:
         size = re.fullmatch(r"(\d+)BT", self.sample)  # "10BT": ten billion tokens

@@ -69,8 +69,9 @@ class _Preparation:
         """ConfigError for what can be seen before anything is created."""
         from asyncpp.data.tokenizer import find_tokenizer
 
-        if Journal.read(self.folder) is None:
-            self.source.open(None)
+        journal = self._journal()
+        self.source.open(None if journal is None else journal.revision)
+        if journal is None:
             find_tokenizer(self.config)
         self._check_space()
 
@@ -89,13 +90,19 @@ class _Preparation:
             accepted = f"{error.strerror or error}; what is done is kept, and running it again goes on from there"
             raise ConfigError("data.root", self.config.root, accepted) from error
 
-    def _resume(self) -> Journal | None:
+    def _journal(self) -> Journal | None:
         """The journal of an earlier attempt with the same settings; None if there is nothing to go on from."""
         journal = Journal.read(self.folder)
         if journal is None or journal.cursor is None:
             return None
         journal.check(self.config, self.folder)
-        self.source.open(journal.revision)
+        return journal
+
+    def _resume(self) -> Journal | None:
+        """That journal, with the source open at its revision."""
+        journal = self._journal()
+        if journal is not None:
+            self.source.open(journal.revision)
         return journal
 
     def _begin(self) -> Journal:
@@ -134,7 +141,7 @@ class _Preparation:
             place = place.parent
         free = shutil.disk_usage(place).free
         accepted = (
-            f"about {expected:.2g} tokens need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; "
+            f"about {expected:.2g} tokens need {_megabytes(needed)}, and {_megabytes(free)} are free; "
             "give another folder or a smaller data.budget_tokens"
         )
         require(needed <= free, "data.root", self.config.root, accepted)
@@ -146,6 +153,10 @@ class _Preparation:
         of_config = self.config.expected_tokens()
         of_config = None if of_config is None else of_config / (1.0 - self.config.validation_fraction)
         return min((known for known in (of_source, of_config) if known is not None), default=None)
+
+
+def _megabytes(num_bytes: float) -> str:
+    return f"{num_bytes / 1e6:,.0f} MB" if num_bytes >= 1e7 else f"{num_bytes / 1e6:,.2f} MB"
 
 
 def _source(config: SourceConfig) -> Source:

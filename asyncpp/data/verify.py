@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from asyncpp import records
@@ -68,8 +68,8 @@ def _remembered(folder: Path, manifest_sha256: str) -> dict[str, dict[str, int]]
 
 
 def _remember(folder: Path, manifest_sha256: str, verified: dict[str, dict[str, int]]) -> None:
-    if os.access(folder, os.W_OK):  # else everybody who reads it verifies it
-        content = {"manifest_sha256": manifest_sha256, "files": verified}
+    content = {"manifest_sha256": manifest_sha256, "files": verified}
+    with suppress(OSError):  # a folder that is read-only or full: then everybody who reads it verifies it
         records.write_atomically(folder / VERIFIED_FILE, seal(content))
 
 

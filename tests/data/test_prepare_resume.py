@@ -4,6 +4,7 @@ import fcntl
 import itertools
 import pickle
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from asyncpp.data import tokenize, writer
 from asyncpp.data.manifest import Manifest
-from asyncpp.data.prepare import prepare
+from asyncpp.data.prepare import BYTES_PER_TOKEN, prepare
 from asyncpp.data.sources import base
 
 
@@ -158,6 +159,24 @@ def test_other_settings_are_refused_by_an_unfinished_preparation_too(raw, monkey
             prepare(raw.config())
     assert refusal(prepare, raw.config(validation_fraction=0.3)).startswith("data.validation_fraction=0.3:")
     assert refusal(prepare, raw.config(budget_tokens=100.0)).startswith("data.budget_tokens=100.0:")
+
+
+def test_an_attempt_that_goes_on_asks_for_space_too(raw, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenize, "SAVE_EVERY_S", 0.0)
+        patch.setattr(base, "BLOCK_CHARACTERS", 300)
+        die_at_document(patch, 60)
+        with pytest.raises(Killed):
+            prepare(raw.config())
+    written = sum(path.stat().st_size for path in (Path(raw.config().root) / ".local.partial").glob("*.npy"))
+    expected = 2 * sum(path.stat().st_size for path in (raw.folder / "raw").iterdir()) / BYTES_PER_TOKEN
+    assert 0 < written < expected
+    usage = shutil.disk_usage(raw.folder)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=int(expected - written) - 1))
+    assert refusal(prepare, raw.config()).startswith(f"data.root={raw.config().root}: about")
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=int(expected - written) + 1))
+    prepare(raw.config())
+    assert stored(raw.config().folder) == raw.expected(DOCUMENTS)
 
 
 def limit_file_size() -> None:

@@ -195,9 +195,11 @@ def test_a_sample_tells_how_many_tokens_it_has(workshop):
 
 
 def test_the_embedded_corpus_is_the_packages(workshop):
-    texts = [document.text for document in open_source("embedded", workshop).documents(None)]
+    source = open_source("embedded", workshop)
+    texts = [document.text for document in source.documents(None)]
     assert len(texts) == 249 and sum(map(len, texts)) == 12_181_093
     assert texts[0].startswith("Fellow-Citizens")
+    assert source.expected_bytes() == pytest.approx(sum(map(len, texts)), rel=0.02)  # it has a program's files too
 
 
 def test_a_tokenizer_is_trained_on_the_hub_path_too(filled):

@@ -1,3 +1,4 @@
+import errno
 import itertools
 import json
 import os
@@ -161,8 +162,15 @@ def test_a_damaged_memory_of_what_was_verified_is_not_believed(config, monkeypat
     open_tokens(config)
 
 
-def test_a_folder_that_cannot_be_written_can_be_read(config, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_folder_that_cannot_be_written_can_be_read(config, monkeypatch, code):
+    """Not remembering what was verified costs time and nothing else."""
+
+    def refuse(path, text):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(verify_module, "SETTLED_AFTER_S", -1.0)
+    monkeypatch.setattr(verify_module.records, "write_atomically", refuse)
     assert open_tokens(config).sources
     assert not (config.folder / "verified.json").exists()
 

