@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pkgutil
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -48,6 +49,18 @@ def compose_overrides(overrides: Sequence[str], config_name: str = "train") -> D
         return composed
     except HYDRA_ERRORS as error:
         raise explain(error, overrides) from None
+
+
+def as_override(key: str, value: Any) -> str:
+    """``key=value`` for Hydra's command line: what its grammar could misread is quoted."""
+    if value is None:
+        return f"{key}=null"
+    if isinstance(value, bool):
+        return f"{key}={str(value).lower()}"
+    if not isinstance(value, str) or re.fullmatch(r"([A-Za-z_]|\.*/)[\w./-]*", value, re.ASCII):
+        return f"{key}={value}"
+    escaped = re.sub(r"(\\*)'", r"\1\1\'", value)  # a quote, and the backslashes before it
+    return f"{key}='{escaped}'"
 
 
 def require_finite(composed: DictConfig) -> None:

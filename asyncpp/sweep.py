@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from yaml import YAMLError
 
 from asyncpp import records
 from asyncpp.arguments import parse_arguments, stop_on_signals
-from asyncpp.command import compose_overrides, exit_code_of
+from asyncpp.command import as_override, compose_overrides, exit_code_of
 from asyncpp.config import Config, from_hydra
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
 from asyncpp.trainer.progress import CellWatcher
@@ -127,17 +126,7 @@ def run_sweep(name: str, options: SweepOptions) -> int:
 
 
 def _overrides(values: Mapping[str, Any]) -> list[str]:
-    """``values`` as Hydra's overrides: what its grammar could misread is quoted."""
-    return [f"{key}={_in_hydras_grammar(value)}" for key, value in values.items()]
-
-
-def _in_hydras_grammar(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if not isinstance(value, str) or re.fullmatch(r"[A-Za-z_][\w./-]*", value, re.ASCII):
-        return str(value)
-    escaped = re.sub(r"(\\*)'", r"\1\1\'", value)  # a quote, and the backslashes before it
-    return f"'{escaped}'"
+    return [as_override(key, value) for key, value in values.items()]
 
 
 def _prepare_data(cells: Sequence[Cell]) -> None:
