@@ -1,0 +1,45 @@
+"""A checkpoint written anew as another number of files: to merge what many ranks wrote, or to spread it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from asyncpp.errors import require
+from asyncpp.trainer.checkpoint.manifest import Manifest
+from asyncpp.trainer.checkpoint.names import file_name, step_folder
+from asyncpp.trainer.checkpoint.reader import Checkpoint
+from asyncpp.trainer.checkpoint.store import begin, commit, give_up, hand_in, partial_folder, require_space
+from asyncpp.trainer.checkpoint.tensor_file import Layout, bytes_of, write_tensors
+
+LAUNCH = "convert"  # takes the place of a launch in the name of the folder that is being written
+
+
+def convert(checkpoint: Checkpoint, root: Path, num_files: int) -> Manifest:
+    """Write ``checkpoint`` below ``root``, each tensor once, in files of about one size; one is in memory at a time.
+
+    Raises ConfigError where that checkpoint is there already, CheckpointFailed or OSError where it can't be written,
+    CheckpointDamaged where it can't be read.
+    """
+    info = checkpoint.info
+    final = step_folder(root, info.step)
+    require(not final.exists(), "to", root, f"expected a folder without {final.name}")
+    tensors = {name: checkpoint.record(name).empty() for name in checkpoint.names}
+    shares: list[list[str]] = [[] for _ in range(num_files)]
+    sizes = [0] * num_files
+    for name in sorted(tensors, key=lambda name: (-tensors[name].nbytes, name)):
+        smallest = sizes.index(min(sizes))
+        shares[smallest].append(name)
+        sizes[smallest] += tensors[name].nbytes
+
+    partial = partial_folder(root, info.step, LAUNCH, attempt=0)
+    try:
+        begin(partial, LAUNCH, rank=0)
+        require_space(root, sum(sizes))
+        for rank, share in enumerate(shares):
+            layout = Layout({name: tensors[name] for name in share})
+            contents = (bytes_of(checkpoint.read(name)) for name in layout.places)
+            hand_in(partial, rank, write_tensors(partial / file_name(rank), layout, contents))
+    except BaseException:
+        give_up(partial, rank=0)
+        raise
+    return commit(partial, info, num_files, timeout_s=0.0, stopped=lambda: False)
