@@ -7,11 +7,13 @@ import pkgutil
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
@@ -42,8 +44,9 @@ def exit_code_of(command: Callable[[], int], overrides: Sequence[str]) -> int:
 
 def compose_overrides(overrides: Sequence[str], config_name: str = "train") -> DictConfig:
     """What Hydra composes from conf/ and ``overrides``. Raises ConfigError."""
+    inside_hydra = GlobalHydra.instance().is_initialized()  # hydra.main has done it, for the same folder
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with nullcontext() if inside_hydra else initialize_config_dir(str(CONF), version_base="1.3"):
             composed = compose(config_name, overrides=list(overrides))
         require_finite(composed)
         return composed

@@ -29,6 +29,7 @@ from asyncpp import records
 from asyncpp.arguments import parse_arguments, stop_on_signals
 from asyncpp.command import as_override, compose_overrides, exit_code_of
 from asyncpp.config import Config, from_hydra
+from asyncpp.data.availability import require_available
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
 from asyncpp.trainer.progress import CellWatcher
 
@@ -116,6 +117,7 @@ def run_sweep(name: str, options: SweepOptions) -> int:
     if not missing:
         return EXIT_DONE
     for cell in missing:
+        require_available(cell.config.data, cell.config.num_tokens)
         records.require_writable(cell.config.folder, "runs_dir", cell.config.runs_dir)
     held = [cell for cell in missing if records.is_locked(cell.config.folder)]
     for cell in held:

@@ -12,11 +12,15 @@ import os
 import sys
 
 import hydra
-from omegaconf import DictConfig
+from hydra._internal.utils import get_args_parser
+from omegaconf import DictConfig, OmegaConf
 
+from asyncpp import records
 from asyncpp.arguments import stop_on_signals
-from asyncpp.command import exit_code_of
+from asyncpp.cells import cells_of
+from asyncpp.command import compose_overrides, exit_code_of
 from asyncpp.config import from_hydra
+from asyncpp.data.availability import require_available
 from asyncpp.errors import EXIT_DONE
 
 
@@ -30,6 +34,9 @@ def main() -> int:
         exit_codes.append(exit_code_of(lambda: _run(composed), sys.argv[1:]))
 
     def command() -> int:
+        arguments = get_args_parser().parse_args()
+        if arguments.multirun and arguments.cfg == "job":
+            return _print_cells(arguments.overrides, arguments.resolve)
         train()
         return max(exit_codes, default=EXIT_DONE)
 
@@ -38,9 +45,23 @@ def main() -> int:
 
 def _run(composed: DictConfig) -> int:
     config = from_hydra(composed)
-    from asyncpp.trainer.run import run  # imports torch, which a wrong configuration need not wait for
+    if config.trainer.dry_run:
+        from asyncpp.dry_run import dry_run  # imports torch, which a wrong configuration need not wait for
+
+        return dry_run(config)
+    if not records.is_finished(config.folder):
+        require_available(config.data, config.num_tokens)
+    from asyncpp.trainer.run import run
 
     return run(config)
+
+
+def _print_cells(overrides: list[str], resolve: bool) -> int:
+    """``-m ... --cfg job``, which Hydra itself refuses: the configuration of every cell, as YAML documents."""
+    for cell in cells_of(overrides):
+        print(f"--- # {' '.join(cell)}")
+        print(OmegaConf.to_yaml(compose_overrides(cell), resolve=resolve), end="")
+    return EXIT_DONE
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from hydra.core.utils import JobReturn
 
 from asyncpp import records
 from asyncpp.config import from_hydra
+from asyncpp.data.availability import require_available
 
 
 class GridSweeper(BasicSweeper):
@@ -24,6 +25,8 @@ class GridSweeper(BasicSweeper):
         (cells,) = self.split_arguments(overrides, max_batch_size=None)
         for cell in cells:
             config = from_hydra(loader.load_sweep_config(self.config, list(cell)))
+            if not config.trainer.dry_run and not records.is_finished(config.folder):
+                require_available(config.data, config.num_tokens)
             records.require_writable(config.folder, "runs_dir", config.runs_dir)
         results = self.launcher.launch(cells, initial_job_idx=0)
         for result in results:

@@ -1,0 +1,63 @@
+"""What a run would be, without training (trainer.dry_run=true): its tokens, memory, parts and groups of parameters.
+
+Models are built on the meta device: nothing of their size is allocated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from asyncpp.command import compose_overrides, typed
+from asyncpp.data.availability import availability
+from asyncpp.errors import EXIT_DONE
+from asyncpp.planner.config import PlanConfig, PlanOptions
+from asyncpp.planner.stages import cut
+from asyncpp.trainer.setup import describe
+
+if TYPE_CHECKING:
+    from asyncpp.config import Config
+
+
+def dry_run(config: Config) -> int:
+    """Print it and return an exit code. Data that are missing are named first, with the command that prepares them."""
+    print(f"data: {availability(config.data, config.num_tokens)}")
+    for note in config.notes():
+        print(f"note: {note}")
+    trainer = config.trainer
+    batch_tokens = trainer.batch_size * config.data.sequence_length
+    print(
+        f"budget: {trainer.num_steps:,} steps of {batch_tokens:,} tokens are {config.num_tokens:,}; "
+        f"micro-batches a step: {trainer.num_micro_batches}"
+    )
+    print(memory_of(config))
+    print(describe(config))
+    return EXIT_DONE
+
+
+def memory_of(config: Config) -> str:
+    """A line a rank: what it holds at its peak, by kind, as asyncpp.plan estimates it."""
+    composed = compose_overrides([f"hardware={'cpu' if config.trainer.device == 'cpu' else 'h100'}"], "plan")
+    plan = PlanConfig(
+        model=config.model,
+        data=config.data,
+        optimizer=config.optimizer,
+        pipeline=config.pipeline,
+        delay=config.delay,
+        correction=config.correction,
+        trainer=config.trainer,
+        hardware=typed(composed, "hardware"),
+        options=PlanOptions(
+            precision=config.trainer.dtype,
+            mfu=1.0,
+            recompute=config.pipeline.recompute,
+            tokens_per_parameter=1.0,
+            budget_tokens=config.num_tokens,
+            json=False,
+        ),
+    )
+    lines = []
+    for rank, stage in enumerate(cut(plan)):
+        kinds = (f"{kind.replace('_', ' ')} {size / 1e9:.3g}" for kind, size in asdict(stage.memory).items() if size)
+        lines.append(f"memory of rank {rank}: {stage.memory.total / 1e9:.3g} GB at the peak ({', '.join(kinds)})")
+    return "\n".join(lines)
