@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from asyncpp.trainer.checkpoint.config import CheckpointConfig
 from asyncpp.trainer.checkpoint.manifest import CheckpointInfo
+from asyncpp.trainer.checkpoint.reader import newest_valid
+from asyncpp.trainer.checkpoint.store import clean_up
 from asyncpp.trainer.checkpoint.writer import CheckpointWriter
 
 KEEP_ALL = CheckpointConfig(keep_last=10**6, keep_every=None, keep_best=0, asynchronous=False)
@@ -50,21 +54,27 @@ def file_bytes(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+KEEP_TWO = CheckpointConfig(keep_last=2, keep_every=None, keep_best=0, asynchronous=True)
+
+
 def save_until_killed(root: Path) -> None:
     """Go on after the newest checkpoint and save every step, each one's tensors filled with its number."""
-    from asyncpp.trainer.checkpoint.reader import newest_valid
-    from asyncpp.trainer.checkpoint.store import clean_up
-
-    torch.set_num_threads(1)
     clean_up(root)
     newest = newest_valid(root, print)
-    step = newest.info.step if newest is not None else 0
-    tensors = {f"weights/layer{i}.weight": torch.full((50_000,), step) for i in range(8)}
-    keep_two = CheckpointConfig(keep_last=2, keep_every=None, keep_best=0, asynchronous=True)
-    with CheckpointWriter(root, keep_two) as writer:
+    steps_until_killed(root, 0, 1, "a", newest.info.step if newest is not None else 0, None)
+
+
+def steps_until_killed(
+    root: Path, rank: int, num_ranks: int, launch: str, step: int, barrier: Barrier | None
+) -> NoReturn:
+    """One rank's loop of an update and a save; the ranks begin each update together."""
+    torch.set_num_threads(1)
+    tensor = torch.full((400_000,), step)
+    with CheckpointWriter(root, KEEP_TWO, rank, num_ranks, launch) as writer:
         while True:
             step += 1
+            if barrier is not None:
+                barrier.wait()
             writer.wait_copied()
-            for tensor in tensors.values():
-                tensor.fill_(step)
-            writer.save(CheckpointInfo(step, config={}), tensors)
+            tensor.fill_(step)
+            writer.save(CheckpointInfo(step, config={}), {f"weights/layer{rank}.weight": tensor})

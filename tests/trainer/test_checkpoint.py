@@ -107,13 +107,13 @@ def test_a_hundred_flipped_bits_and_cut_files_are_each_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "rank-0000.safetensors"])
-def test_every_single_bit_of_a_checkpoint_counts(tmp_path, file):
+def test_every_byte_of_a_checkpoint_counts(tmp_path, file):
     save(tmp_path, 1, {"weights/a.weight": torch.tensor([1.0, 2.0])})
     path = step_folder(tmp_path, 1) / file
     whole = path.read_bytes()
-    for bit in range(8 * len(whole)):
+    for place in range(len(whole)):
         content = bytearray(whole)
-        content[bit // 8] ^= 1 << bit % 8
+        content[place] ^= 1 << place % 8
         path.write_bytes(content)
         with pytest.raises(CheckpointDamaged):
             Checkpoint.open(path.parent).verify()

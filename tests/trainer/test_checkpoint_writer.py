@@ -16,7 +16,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_cases import IN_BACKGROUND, KEEP_ALL, file_bytes, same_bits, save, save_until_killed, state
+from checkpoint_cases import (
+    IN_BACKGROUND,
+    KEEP_ALL,
+    file_bytes,
+    same_bits,
+    save,
+    save_until_killed,
+    state,
+    steps_until_killed,
+)
 
 from asyncpp.errors import ConfigError
 from asyncpp.trainer.checkpoint import store, writer
@@ -379,7 +388,7 @@ def test_a_rank_that_cannot_write_ends_the_save_of_all(tmp_path):
     info, lines = CheckpointInfo(5, config={}), []
     with CheckpointWriter(tmp_path, IN_BACKGROUND, 0, 2, "a", lines.append) as first:
         first.save(info, state(1))
-        while not (store.partial_folder(tmp_path, 5, "a", 0) / "rank-0000.json").exists():
+        while not (store.partial_folder(tmp_path, 5, "a", 1) / "rank-0000.json").exists():
             time.sleep(0.001)
         with CheckpointWriter(tmp_path, KEEP_ALL, 1, 2, "a", lines.append) as second, no_space_before(tmp_path):
             second.save(info, state(1))
@@ -401,6 +410,18 @@ def test_what_other_ranks_wrote_of_a_failed_save_goes_with_the_next(tmp_path):
         first.save(CheckpointInfo(6, config={}), state(1))
         first.wait()
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000006"]
+
+
+def test_a_rank_may_be_ahead_of_the_first_by_a_save(tmp_path):
+    parts = [{f"weights/layer{rank}.weight": torch.ones(5)} for rank in range(2)]
+    with CheckpointWriter(tmp_path, KEEP_ALL, 1, 2, "a", pytest.fail) as ahead:
+        for step in (1, 2):
+            ahead.save(CheckpointInfo(step, config={}), parts[1])
+    with CheckpointWriter(tmp_path, KEEP_ALL, 0, 2, "a", pytest.fail) as first:
+        for step in (1, 2):
+            first.save(CheckpointInfo(step, config={}), parts[0])
+            first.wait()
+    assert steps_in(tmp_path) == [2, 1]
 
 
 def test_nobody_waits_for_other_ranks_once_training_has_failed(tmp_path):
@@ -441,25 +462,65 @@ def test_a_policy_that_keeps_nothing_is_refused(name, value):
         config.check("trainer.checkpoint")
 
 
-def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path):
+@pytest.fixture(scope="module")
+def processes():
+    """A start method that has torch imported already."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["asyncpp.trainer.checkpoint.writer"])
+    return context
+
+
+def wait_for_a_step_after(root, step):
+    deadline_s = time.monotonic() + 30
+    while max([0, *steps_in(root)]) <= step:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+
+
+def was_cut(root) -> bool:
+    return any(path.name.endswith((".partial", ".removed")) for path in root.iterdir())
+
+
+def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path, processes):
     draw, newest_step, num_cut = random.Random(0), 0, 0
     for _ in range(20):
-        process = context.Process(target=save_until_killed, args=(tmp_path,))
+        process = processes.Process(target=save_until_killed, args=(tmp_path,))
         process.start()
-        started_at = time.monotonic()
-        while process.is_alive() and max([0, *steps_in(tmp_path)]) <= newest_step:
-            assert time.monotonic() - started_at < 30
-            time.sleep(0.002)
+        wait_for_a_step_after(tmp_path, newest_step)
         time.sleep(draw.uniform(0.0, 0.05))
         process.kill()
         process.join()
 
-        num_cut += any(path.name.endswith((".partial", ".removed")) for path in tmp_path.iterdir())
+        num_cut += was_cut(tmp_path)
         checkpoint = newest_valid(tmp_path, pytest.fail)
         assert checkpoint.info.step > newest_step
         newest_step = checkpoint.info.step
         assert all((checkpoint.read(name) == newest_step).all() for name in checkpoint.names)
         assert len(steps_in(tmp_path)) <= 3
     assert num_cut > 5
+
+
+def test_one_or_all_ranks_killed_the_newest_checkpoint_has_the_same_step_of_all(tmp_path, processes):
+    draw, newest_step, num_cut = random.Random(0), 0, 0
+    for launch in range(10):
+        clean_up(tmp_path)
+        barrier = processes.Barrier(2)
+        arguments = [(tmp_path, rank, 2, f"launch{launch}", newest_step, barrier) for rank in range(2)]
+        ranks = [processes.Process(target=steps_until_killed, args=each) for each in arguments]
+        for rank in ranks:
+            rank.start()
+        wait_for_a_step_after(tmp_path, newest_step)
+        time.sleep(draw.uniform(0.0, 0.05))
+        draw.choice(ranks).kill()
+        time.sleep(draw.choice([0.0, 0.05]))
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+
+        num_cut += was_cut(tmp_path)
+        checkpoint = newest_valid(tmp_path, pytest.fail)
+        assert checkpoint.info.step > newest_step
+        newest_step = checkpoint.info.step
+        assert checkpoint.names == [f"weights/layer{rank}.weight" for rank in range(2)]
+        assert all((checkpoint.read(name) == newest_step).all() for name in checkpoint.names)
+    assert num_cut > 2

@@ -33,7 +33,7 @@ def convert(checkpoint: Checkpoint, root: Path, num_files: int) -> Manifest:
 
     partial = partial_folder(root, info.step, LAUNCH, attempt=0)
     try:
-        begin(partial, LAUNCH, rank=0)
+        begin(root, info.step, LAUNCH, attempt=0, rank=0)
         require_space(root, sum(sizes))
         for rank, share in enumerate(shares):
             layout = Layout({name: tensors[name] for name in share})

@@ -47,15 +47,18 @@ def require_space(root: Path, num_bytes: int) -> None:
         raise CheckpointFailed(f"{root} has {free:,} bytes free and a checkpoint takes {num_bytes:,}")
 
 
-def begin(partial: Path, launch: str, rank: int) -> None:
-    """Make the folder ``partial``, and those above it. Raises OSError.
+def begin(root: Path, step: int, launch: str, attempt: int, rank: int) -> None:
+    """Make the folder that partial_folder names, and those above it. Raises OSError.
 
-    The first rank removes what is left of this launch's earlier saves: they have failed.
+    The first rank removes what is left of this launch's earlier attempts: they have failed. Another rank may be at
+    the next one already.
     """
+    partial = partial_folder(root, step, launch, attempt)
     partial.mkdir(parents=True, exist_ok=True)
     if rank == 0:
-        for path in partial.parent.glob(f".step-*.{launch}-*.{PARTIAL}"):
-            if path != partial:
+        for path in root.glob(f".step-*.{launch}-*.{PARTIAL}"):
+            number = path.name.removesuffix(f".{PARTIAL}").rpartition("-")[2]
+            if number.isdecimal() and int(number) < attempt:
                 shutil.rmtree(path, ignore_errors=True)
 
 

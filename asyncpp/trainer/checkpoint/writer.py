@@ -70,7 +70,7 @@ class CheckpointWriter:
         self._rank = rank
         self._num_ranks = num_ranks
         self._launch = launch
-        self._num_saves = 0
+        self._attempt = 0
         self._report = report
         self._buffer = _HostBuffer()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -102,9 +102,8 @@ class CheckpointWriter:
         self._failure = None
         self._copied.clear()
         detached = {name: tensor.detach() for name, tensor in tensors.items()}
-        partial = partial_folder(self.root, info.step, self._launch, self._num_saves)
-        self._num_saves += 1
-        self._saving = self._thread.submit(self._save, info, detached, partial)
+        self._attempt += 1
+        self._saving = self._thread.submit(self._save, info, detached)
         if not self._config.asynchronous:
             self._collect()
 
@@ -133,8 +132,9 @@ class CheckpointWriter:
                 self._failure = failure
                 self._report(f"{failure}; earlier checkpoints are as they were")
 
-    def _save(self, info: CheckpointInfo, tensors: dict[str, Tensor], partial: Path) -> str | None:
+    def _save(self, info: CheckpointInfo, tensors: dict[str, Tensor]) -> str | None:
         """Everything that a save does, on the writer's thread. Returns a line to report. Raises CheckpointFailed."""
+        partial = partial_folder(self.root, info.step, self._launch, self._attempt)
         try:
             self._write(info, tensors, partial)
         except OSError as error:
@@ -155,7 +155,7 @@ class CheckpointWriter:
         handed_in = False
         try:
             layout = Layout(tensors)
-            begin(partial, self._launch, self._rank)
+            begin(self.root, info.step, self._launch, self._attempt, self._rank)
             require_space(self.root, layout.num_bytes * self._num_ranks)
             if self._config.asynchronous:
                 self._buffer.copy(layout, tensors)
