@@ -58,6 +58,8 @@ def _errors_for(key: str, repository: str, revision: str) -> Iterator[None]:
         raise ConfigError(key, repository, "no such repository on the hub, or no right to read it") from None
     except RevisionNotFoundError:
         raise ConfigError("data.revision", revision, f"no such revision of {repository}") from None
+    except LocalEntryNotFoundError:
+        raise ConfigError(key, repository, "the hub stopped answering; run it again") from None
     except EntryNotFoundError:
         raise ConfigError(key, repository, "the repository has no tokenizer.json") from None
     except HfHubHTTPError as error:

@@ -141,7 +141,7 @@ class _Preparation:
             place = place.parent
         free = shutil.disk_usage(place).free
         accepted = (
-            f"about {expected:.2g} tokens need {_megabytes(needed)}, and {_megabytes(free)} are free; "
+            f"about {expected:.2g} tokens need {_size(needed)}, and {_size(free)} are free; "
             "give another folder or a smaller data.budget_tokens"
         )
         require(needed <= free, "data.root", self.config.root, accepted)
@@ -155,8 +155,8 @@ class _Preparation:
         return min((known for known in (of_source, of_config) if known is not None), default=None)
 
 
-def _megabytes(num_bytes: float) -> str:
-    return f"{num_bytes / 1e6:,.0f} MB" if num_bytes >= 1e7 else f"{num_bytes / 1e6:,.2f} MB"
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.1f} MB"
 
 
 def _source(config: SourceConfig) -> Source:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
@@ -32,6 +34,31 @@ DOCUMENTS = make_documents(120)
 def write_json_lines(path: Path, documents: list[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents), encoding="utf-8")
+
+
+# FineWeb's columns, as its dataset card lists them.
+FINEWEB_COLUMNS = ("text", "id", "dump", "url", "date", "file_path", "language", "language_score", "token_count")
+
+
+def write_parquet(path: Path, documents: list[str], rows_per_group: int = 7) -> None:
+    """A file as FineWeb's are."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {name: [f"{name} {number}" for number in range(len(documents))] for name in FINEWEB_COLUMNS}
+    columns |= {"text": documents, "language_score": [0.9] * len(documents), "token_count": [7] * len(documents)}
+    pq.write_table(pa.table(columns), path, row_group_size=rows_per_group)
+
+
+def write_hub_layout(folder: Path, documents: list[str]) -> None:
+    """A dataset repository, or a local copy of which only one sample was copied: the documents in three files."""
+    third = len(documents) // 3
+    for number in range(3):
+        part = documents[number * third : (number + 1) * third]
+        write_parquet(folder / "sample" / "10BT" / f"00{number}_00000.parquet", part)
+    card = {"default": "data/*/*", "sample-10BT": "sample/10BT/*"}
+    entries = [
+        f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {path}" for name, path in card.items()
+    ]
+    (folder / "README.md").write_text("---\nconfigs:\n" + "\n".join(entries) + "\n---\n")
 
 
 @dataclass

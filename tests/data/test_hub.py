@@ -1,6 +1,8 @@
-"""The hub's absence, found at once. A server on this machine plays the part of one that answers, or does not."""
+"""The hub, and its absence, found at once. A server on this machine plays the part of one that answers, or does not."""
 
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -9,8 +11,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import pytest
+from data_cases import contents, make_documents, stored, write_hub_layout, write_parquet
+from hub_server import Hub, serving
 
 from asyncpp.data import hub
+from asyncpp.data.manifest import Manifest
 from asyncpp.errors import ConfigError
 
 PREPARE = [sys.executable, "-m", "asyncpp.data.prepare"]
@@ -86,3 +91,103 @@ def test_any_reply_counts_as_reachable(monkeypatch):
         server.server_close()
     with pytest.raises(ConfigError, match="cannot be reached; go home"):
         hub.require_hub("data.repository", "o/d", "go home")
+
+
+DOCUMENTS = make_documents(120)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, tokenizer_file):
+    """A hub with a dataset of which one sample is wanted, a tokenizer, and a model that has none."""
+    root = tmp_path_factory.mktemp("hub")
+    dataset = root / "datasets" / "HuggingFaceFW" / "fineweb-edu"
+    write_hub_layout(dataset, DOCUMENTS)
+    write_parquet(dataset / "data" / "CC-MAIN-2024-10" / "000_00000.parquet", ["not of the sample"])
+    tokenizer = root / "models" / "o" / "tokenizer"
+    tokenizer.mkdir(parents=True)
+    shutil.copy(tokenizer_file, tokenizer / "tokenizer.json")
+    (root / "models" / "o" / "empty").mkdir()
+    with serving(root) as server:
+        yield server
+
+
+# All in one process, since that takes a second or two to import what reads the hub. `dies` does so halfway.
+PREPARE_EACH = """
+import io, json, sys
+from contextlib import redirect_stderr
+from asyncpp.data import prepare, tokenize, writer
+from asyncpp.data.sources import base, hub
+
+tokenize.SAVE_EVERY_S, base.BLOCK_CHARACTERS, hub.ROWS_PER_BATCH = 0.0, 300, 8
+write, written = writer.SplitWriter.write, []
+
+def write_or_die(self, document):
+    write(self, document)
+    written.append(document)
+    if len(written) == 70 and "data.name=dies" in sys.argv and "num_workers=1" not in sys.argv:
+        raise KeyboardInterrupt
+
+writer.SplitWriter.write = write_or_die
+results = []
+for overrides in json.load(sys.stdin):
+    sys.argv = ["prepare", *overrides]
+    written.clear()
+    with redirect_stderr(io.StringIO()) as errors:
+        code = prepare.main()
+    results.append((code, errors.getvalue()))
+print(json.dumps(results))
+"""
+
+
+def attempt_each(served, tmp_path, each: list[list[str]]) -> list[tuple[int, str]]:
+    """Prepare several times, with a hub and an empty cache. Returns the exit code and standard error of each."""
+    settings = [
+        f"data.root={tmp_path / 'data'}",
+        "data=fineweb_edu",
+        "data.tokenizer.name=o/tokenizer",
+        "data.vocab_size=300",
+        "data.validation_fraction=0.2",
+        "data.shard_tokens=500",
+    ]
+    result = subprocess.run(
+        [sys.executable, "-c", PREPARE_EACH],
+        input=json.dumps([settings + overrides for overrides in each]),
+        env={**os.environ, "HF_ENDPOINT": served.url, "HF_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_a_dataset_and_its_tokenizer_are_streamed_from_the_hub(tmp_path, workshop, served):
+    """Once in one go, and once broken off and taken up again."""
+    whole, died, went_on = attempt_each(served, tmp_path, [[], ["data.name=dies"], ["data.name=dies", "num_workers=1"]])
+    assert whole[0] == 0, whole
+    folder = tmp_path / "data" / "fineweb_edu"
+    assert stored(folder) == workshop.expected(DOCUMENTS)
+    assert Manifest.read(folder).revision == Hub.commit("HuggingFaceFW/fineweb-edu")
+    read = {request.rpartition("/")[2] for request in served.requests if request.endswith(".parquet")}
+    assert read == {"000_00000.parquet", "001_00000.parquet", "002_00000.parquet"}
+    assert not any("CC-MAIN" in request for request in served.requests)
+    assert (died[0], went_on[0]) == (75, 0), (died, went_on)
+    assert contents(tmp_path / "data" / "dies") == contents(folder)
+
+
+LACKING = {
+    "data.repository=o/nowhere": "data.repository=o/nowhere: no such repository on the hub",
+    "data.revision=v9": "data.revision=v9: no such revision of HuggingFaceFW/fineweb-edu",
+    "data.sample=1BT": "data.files=sample/1BT/*.parquet: HuggingFaceFW/fineweb-edu has no such files",
+    "data.tokenizer.name=o/empty": "data.tokenizer.name=o/empty: the repository has no tokenizer.json",
+    "data.tokenizer.name=o/nowhere": "data.tokenizer.name=o/nowhere: no such repository on the hub",
+    "data.text_column=body": "data.text_column=body: HuggingFaceFW/fineweb-edu has the columns text, id, dump",
+}
+
+
+def test_what_the_hub_lacks_is_one_line(tmp_path, served):
+    results = attempt_each(served, tmp_path, [[override] for override in LACKING])
+    for (code, errors), message in zip(results, LACKING.values(), strict=True):
+        assert code == 2
+        assert errors.startswith(f"error: {message}") and errors.count("\n") == 1
+    assert not (tmp_path / "data" / "fineweb_edu").exists()

@@ -69,7 +69,7 @@ BAD_INPUT = {
     "no such column": ({"text_column": "body"}, r"data\.text_column=body: .*a\.jsonl has the columns text"),
     "too little space": (
         {"budget_tokens": 1e18, "path": "HUGE"},
-        r"data\.root=.*: about .* tokens need [\d,]+ MB, and [\d,.]+ MB are free",
+        r"data\.root=.*: about .* tokens need [\d,.]+ GB, and [\d,.]+ [GM]B are free",
     ),
 }
 

@@ -5,7 +5,17 @@ from dataclasses import fields
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_cases import END, Workshop, contents, make_documents, stored, write_json_lines
+from data_cases import (
+    END,
+    Workshop,
+    contents,
+    make_documents,
+    refusal,
+    stored,
+    write_hub_layout,
+    write_json_lines,
+    write_parquet,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,16 +29,6 @@ from asyncpp.data.sources.hub import HubSource
 from asyncpp.errors import ConfigError
 
 DOCUMENTS = make_documents(90)
-
-# FineWeb's columns, as its dataset card lists them.
-FINEWEB_COLUMNS = ("text", "id", "dump", "url", "date", "file_path", "language", "language_score", "token_count")
-
-
-def write_parquet(path, documents, rows_per_group=7):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    columns = {name: [f"{name} {number}" for number in range(len(documents))] for name in FINEWEB_COLUMNS}
-    columns |= {"text": documents, "language_score": [0.9] * len(documents), "token_count": [7] * len(documents)}
-    pq.write_table(pa.table(columns), path, row_group_size=rows_per_group)
 
 
 def write_every_kind(folder):
@@ -52,18 +52,6 @@ def hub_config(workshop, **given) -> HubConfig:
     return HubConfig(**{**values, **of_hub, "sample": "10BT", "files": "sample/10BT/*.parquet", **given})
 
 
-def write_hub_layout(folder):
-    """A local copy of a repository, of which only one sample was copied."""
-    for number in range(3):
-        path = folder / "sample" / "10BT" / f"00{number}_00000.parquet"
-        write_parquet(path, DOCUMENTS[30 * number : 30 * number + 30])
-    card = {"default": "data/*/*", "sample-10BT": "sample/10BT/*"}
-    entries = [
-        f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {path}" for name, path in card.items()
-    ]
-    (folder / "README.md").write_text("---\nconfigs:\n" + "\n".join(entries) + "\n---\n")
-
-
 def open_source(kind, workshop):
     if kind == "files":
         source = FileSource(workshop.config())
@@ -79,7 +67,7 @@ def open_source(kind, workshop):
 def filled(tmp_path_factory, tokenizer_file):
     workshop = Workshop(tmp_path_factory.mktemp("sources"), tokenizer_file)
     write_every_kind(workshop.folder / "raw")
-    write_hub_layout(workshop.folder / "repository")
+    write_hub_layout(workshop.folder / "repository", DOCUMENTS)
     return workshop
 
 
@@ -163,6 +151,36 @@ def test_the_hub_path_prepares_every_token(filled):
 def test_what_the_hub_path_lacks_is_named(filled, setting, value, message):
     with pytest.raises(ConfigError, match=message):
         prepare(hub_config(filled, name="lacking", **{setting: value}))
+
+
+@pytest.mark.parametrize(
+    ("place", "count"), [(0, 10**6), (4, 400)], ids=["a file without an end", "a page that is no page"]
+)
+def test_a_damaged_copy_of_the_hub_is_one_line(workshop, place, count):
+    write_hub_layout(workshop.folder / "repository", DOCUMENTS)
+    path = workshop.folder / "repository" / "sample" / "10BT" / "001_00000.parquet"
+    content = path.read_bytes()
+    path.write_bytes(content[:place] + bytes(len(content[place : place + count])) + content[place + count :])
+    message = refusal(prepare, hub_config(workshop))
+    assert message.startswith(f"data.path={workshop.folder / 'repository'}: expected readable parquet files (")
+
+
+@pytest.mark.parametrize("error", [ConnectionError("Server Disconnected"), OSError("line one\nline two"), OSError()])
+def test_a_hub_that_goes_away_is_one_line_and_not_the_disks_fault(filled, monkeypatch, error):
+    class Disconnected:
+        def state_dict(self):
+            return {}
+
+        def iter(self, batch_size):
+            yield pa.table({"text": DOCUMENTS[:3]})
+            raise error
+
+    monkeypatch.setattr(hub, "require_hub", lambda *_: None)
+    monkeypatch.setattr(hub, "dataset_revision", lambda *_: "abc")
+    monkeypatch.setattr(HubSource, "_dataset", lambda self: Disconnected())
+    message = refusal(prepare, hub_config(filled, name="gone", path=None))
+    what = str(error).partition("\n")[0] or "OSError"
+    assert message.startswith(f"data.repository=organisation/dataset: the hub failed ({what}); what is done is kept")
 
 
 def test_a_hub_preparation_can_be_broken_off(filled, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -46,19 +47,20 @@ class HubSource(Source):
     def documents(self, start: Cursor | None) -> Iterator[Document]:
         import pyarrow as pa
 
-        dataset = self._dataset()
-        if start:
-            dataset.load_state_dict(start["state"])
-        skipped = start["rows"] if start else 0
-        state = dataset.state_dict()
-        for table in dataset.iter(batch_size=ROWS_PER_BATCH):
-            # As bytes, because Arrow does not check that a string is UTF-8.
-            raws = cast(pa.Table, table).column(0).cast(pa.large_binary()).to_pylist()
-            for row in range(skipped, len(raws)):
-                self._cursor = {"state": state, "rows": row + 1}
-                yield Document(*decode(raws[row] or b""))
-            skipped = 0
+        with self._errors_in_one_line(pa.ArrowException):
+            dataset = self._dataset()
+            if start:
+                dataset.load_state_dict(start["state"])
+            skipped = start["rows"] if start else 0
             state = dataset.state_dict()
+            for table in dataset.iter(batch_size=ROWS_PER_BATCH):
+                # As bytes, because Arrow does not check that a string is UTF-8.
+                raws = cast(pa.Table, table).column(0).cast(pa.large_binary()).to_pylist()
+                for row in range(skipped, len(raws)):
+                    self._cursor = {"state": state, "rows": row + 1}
+                    yield Document(*decode(raws[row] or b""))
+                skipped = 0
+                state = dataset.state_dict()
 
     def cursor(self) -> Cursor:
         return self._cursor
@@ -84,6 +86,18 @@ class HubSource(Source):
         accepted = f"{config.repository} has the columns {', '.join(columns)}"
         require(config.text_column in columns, "data.text_column", config.text_column, accepted)
         return dataset.select_columns([config.text_column]).with_format("arrow")
+
+    @contextmanager
+    def _errors_in_one_line(self, damaged: type[Exception]) -> Iterator[None]:
+        """What reading meets as ConfigError: files that are ``damaged``, a hub that is gone after its many retries."""
+        try:
+            yield
+        except (OSError, damaged) as error:
+            what = (str(error).splitlines() or [type(error).__name__])[0]
+            if self.config.path is not None:
+                raise ConfigError("data.path", self.config.path, f"expected readable parquet files ({what})") from None
+            accepted = f"the hub failed ({what}); what is done is kept, and running it again goes on from there"
+            raise ConfigError("data.repository", self.config.repository, accepted) from None
 
     def _local_revision(self, folder: Path, revision: str | None) -> str:
         require(folder.is_dir(), "data.path", folder, f"expected a folder laid out like {self.config.repository}")
