@@ -22,6 +22,8 @@ from asyncpp.model.config import LlamaConfig
 from asyncpp.optim.config import OptimizerConfig
 from asyncpp.optim.lr_schedule import LRScheduleConfig
 from asyncpp.pipeline.config import DelayConfig, PipelineConfig, SampledDelayConfig
+from asyncpp.pipeline.delay import DelayProfile
+from asyncpp.schedule.staleness import steady_staleness
 from asyncpp.trainer.config import LoggerConfig, TrainerConfig
 
 GROUPS = ("model", "data", "optimizer", "lr_schedule", "pipeline", "delay", "correction", "logger")
@@ -64,19 +66,7 @@ class Config:
             name = getattr(self, key).name
             plain = re.fullmatch(r"[A-Za-z0-9_]+", name) is not None  # it becomes part of a folder's name
             require(plain, f"{key}.name", name, "expected letters, digits and underscores")
-        require(
-            self.pipeline.is_simulated,
-            "pipeline",
-            self.pipeline.name,
-            "expected simulated; the others can so far only be planned (asyncpp.plan) and drawn (asyncpp.schedule)",
-        )
-        num_stages = self.delay.profile(self.pipeline).num_stages
-        require(
-            num_stages <= self.model.num_layers,
-            "pipeline.num_stages",
-            self.pipeline.num_stages,
-            f"expected at most model.num_layers={self.model.num_layers} parts of the model, not {num_stages}",
-        )
+        self._check_pipeline()
         varies = isinstance(self.delay, SampledDelayConfig)
         require(
             not (varies and self.correction.needs_constant_delay),
@@ -91,10 +81,74 @@ class Config:
             f"expected at least data.vocab_size={self.data.vocab_size}",
         )
 
+    def _check_pipeline(self) -> None:
+        pipeline, trainer, num_parts = self.pipeline, self.trainer, self.profile.num_stages
+        require(
+            num_parts <= self.model.num_layers,
+            "pipeline.num_stages",
+            pipeline.num_stages,
+            f"expected at most model.num_layers={self.model.num_layers} parts of the model, not {num_parts}",
+        )
+        self.layers  # raises for a split that is none
+        if pipeline.is_simulated:
+            return
+        name = pipeline.name
+        require(
+            name != "wpipe",
+            "pipeline",
+            name,
+            "can be planned and drawn, not run; its delays can: pipeline=simulated delay=from_schedule "
+            "delay.schedule=wpipe",
+        )
+        pipeline.check_shape("pipeline", trainer.num_micro_batches)
+        schedule_delays, delays = set(self.profile.delays), set(self.delay.profile(pipeline).delays)
+        agree = delays == schedule_delays and not isinstance(self.delay, SampledDelayConfig)
+        accepted = f"expected auto: pipeline={name} has delays of {', '.join(map(str, sorted(schedule_delays)))}"
+        require(agree, "delay", self.delay.name, accepted)
+        rows = pipeline.data_parallel * trainer.num_micro_batches
+        require(
+            trainer.batch_size % rows == 0,
+            "trainer.batch_size",
+            trainer.batch_size,
+            f"expected a multiple of pipeline.data_parallel x trainer.num_micro_batches = {rows}",
+        )
+        require(
+            not self.optimizer.needs_fresh_gradients,
+            "optimizer",
+            self.optimizer.name,
+            "needs a second gradient of every batch, at the newest weights, which a pipeline does not have; "
+            "use pipeline=simulated",
+        )
+        every = trainer.probe_every
+        require(every is None, "trainer.probe_every", every, "expected null, or pipeline=simulated")
+        tied = self.model.tied_embeddings and pipeline.num_stages > 1
+        same = len(schedule_delays) == 1 and trainer.clip_by in ("global", "none")
+        accepted = f"expected false: with pipeline={name} trainer.clip_by={trainer.clip_by} its two copies would part"
+        require(not tied or same, "model.tied_embeddings", True, accepted)
+
+    @property
+    def profile(self) -> DelayProfile:
+        """The delay of every part of the model, in its order: of the schedule where there is a real one."""
+        if self.pipeline.is_simulated:
+            return self.delay.profile(self.pipeline)
+        # as many micro-batches as stages suffice for every schedule's steady state
+        stages, chunks = self.pipeline.num_stages, self.pipeline.num_chunks
+        return DelayProfile(steady_staleness(self.pipeline.schedule, stages, stages, chunks))
+
+    @property
+    def layers(self) -> list[range]:
+        """The layers of every part of the model, in its order."""
+        return self.pipeline.layers("pipeline", self.model, self.data.sequence_length, self.profile.num_stages)
+
+    @property
+    def num_tokens(self) -> int:
+        """Training tokens that the whole run reads."""
+        return self.trainer.num_steps * self.trainer.batch_size * self.data.sequence_length
+
     def notes(self) -> list[str]:
         """What a user may not expect of a run that is allowed all the same."""
         correction, delay = self.correction, self.delay
-        undelayed = max(delay.profile(self.pipeline).delays) == 0
+        undelayed = max(self.profile.delays) == 0
         if undelayed and correction.name != "none" and not correction.acts_without_delay:
             return [f"correction={correction.name} changes nothing with delay={delay.name}: no update is late"]
         return []
@@ -108,8 +162,11 @@ class Config:
             for parent in parents:
                 node = node[parent]
             node.pop(leaf, None)  # a mixture, for one, has no shards of its own
-        values["delay"] = asdict(self.delay.profile(self.pipeline))
-        values["pipeline"] = {"name": self.pipeline.name, "num_stages": self.pipeline.num_stages}
+        values["delay"] = asdict(self.profile)
+        pipeline = self.pipeline
+        values["pipeline"] = {key: getattr(pipeline, key) for key in ("name", "num_stages", "data_parallel")}
+        if len(set(self.profile.delays)) > 1 or self.trainer.clip_by == "stage":
+            values["pipeline"]["layers"] = [len(owned) for owned in self.layers]  # otherwise a split changes no bit
         return values
 
     def hash(self) -> str:

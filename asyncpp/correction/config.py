@@ -25,6 +25,10 @@ class CorrectionConfig:
         """Elements of state for each element of the parameters."""
         return 0.0
 
+    def num_sync_steps(self, num_steps: int) -> int:
+        """How many of the run's first steps are without delay."""
+        return 0
+
     def check(self, key: str) -> None:
         """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
 
@@ -131,6 +135,9 @@ class SyncStartConfig(ErrorFeedbackConfig):
     @property
     def state_copies(self) -> float:
         return super().state_copies if self.strength > 0.0 else 0.0
+
+    def num_sync_steps(self, num_steps: int) -> int:
+        return round(self.sync_fraction * num_steps)
 
     def check(self, key: str) -> None:
         super().check(key)

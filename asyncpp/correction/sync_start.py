@@ -24,7 +24,7 @@ class SyncStart(Correction):
 
     def __init__(self, config: SyncStartConfig, weights: list[Tensor], delay: int, num_steps: int) -> None:
         super().__init__(config, weights, delay, num_steps)
-        self.num_sync_steps = round(config.sync_fraction * num_steps)
+        self.num_sync_steps = config.num_sync_steps(num_steps)
         kind = ErrorFeedback if config.strength > 0.0 else Correction
         self.update_correction = kind(config, weights, delay, num_steps)
         self.state = self.update_correction.state

@@ -64,6 +64,8 @@ class RuleConfig:
 class OptimizerConfig(RuleConfig):
     """An entry of conf/optimizer: a rule, and which rule takes the roles that it does not."""
 
+    needs_fresh_gradients: ClassVar[bool] = False  # of the same batch at the newest weights: the simulator's alone
+
     name: str = MISSING
 
     def rules(self) -> dict[Role, RuleConfig]:
@@ -113,6 +115,7 @@ class AdamWSplitConfig(AdamWConfig):
     """delayed_moment: the one that sees the delayed gradient; the other sees the fresh one."""
 
     rule = "asyncpp.optim.adamw_split.AdamWSplit"
+    needs_fresh_gradients = True
 
     delayed_moment: str = MISSING
 

@@ -66,13 +66,9 @@ class Optimizer:
             )
         return "\n".join(lines)
 
-    def state_copies(self) -> float:
-        """Measured size of the state, in copies of the parameters."""
-        num_elements = sum(group.num_elements for group in self.groups)
-        num_state_elements = sum(
-            tensor.numel() for group in self.groups for tensors in group.rule.state.values() for tensor in tensors
-        )
-        return num_state_elements / num_elements
+    def num_state_elements(self) -> int:
+        """Measured size of the state."""
+        return sum(t.numel() for group in self.groups for tensors in group.rule.state.values() for t in tensors)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The live state tensors, as '<parameter name>.<state name>', with each parameter's 'num_updates'.

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from asyncpp.errors import require
+from asyncpp.errors import ConfigError, require
+from asyncpp.model.config import LlamaConfig
 from asyncpp.pipeline.delay import DelayProfile, SampledDelays
+from asyncpp.pipeline.partition import ranges, split_by_cost
+from asyncpp.schedule.action import Shape
 from asyncpp.schedule.builders import BUILDERS
+from asyncpp.schedule.split import check_split
 from asyncpp.schedule.staleness import steady_staleness
 
 
@@ -19,7 +23,11 @@ class PipelineConfig:
 
     schedule: a name of asyncpp.schedule.builders: what the stages run, or what the simulated pipeline stands for.
     num_stages: into how many stages the layers are cut. num_chunks: parts of the model on a stage; null takes the
-    schedule's own number. data_parallel: copies of the whole pipeline, which share out every batch.
+    schedule's own number. split: layers of each part of the model, in its order; null: by their cost.
+    data_parallel: copies of the whole pipeline, which share out every batch. The rest concerns real processes:
+    recompute: run a forward again before its backward instead of keeping what it saves.
+    shard_optimizer: the replicas share out optimizer and correction state. timeout_s: how long a rank may not answer.
+    trace_batches: how many of the last batches are recorded action by action.
     """
 
     name: str = MISSING
@@ -27,11 +35,21 @@ class PipelineConfig:
     num_stages: int = MISSING
     num_chunks: int | None = MISSING
     data_parallel: int = MISSING
+    split: list[int] | None = MISSING
+    recompute: bool = MISSING
+    shard_optimizer: bool = MISSING
+    timeout_s: float = MISSING
+    trace_batches: int = MISSING
 
     @property
     def is_simulated(self) -> bool:
         """All stages are in one process, and ``delay`` says how late gradients are."""
         return self.name == "simulated"
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that train."""
+        return self.num_stages * self.data_parallel
 
     def check(self, key: str) -> None:
         """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
@@ -40,8 +58,33 @@ class PipelineConfig:
             require(getattr(self, name) >= 1, f"{key}.{name}", getattr(self, name), "expected 1 or more")
         chunks = self.num_chunks
         require(chunks is None or chunks >= 1, f"{key}.num_chunks", chunks, "expected 1 or more, or null")
-        one_copy = self.data_parallel == 1 or not self.is_simulated
-        require(one_copy, f"{key}.data_parallel", self.data_parallel, f"expected 1 with {key}={self.name}")
+        require(self.timeout_s > 0.0, f"{key}.timeout_s", self.timeout_s, "expected a positive number of seconds")
+        require(self.trace_batches >= 0, f"{key}.trace_batches", self.trace_batches, "expected zero or more")
+        if self.is_simulated:
+            for name, value in (("data_parallel", 1), ("recompute", False), ("shard_optimizer", False)):
+                given = getattr(self, name)
+                require(given == value, f"{key}.{name}", given, f"expected {value} with {key}={self.name}")
+
+    def check_shape(self, key: str, num_micro_batches: int) -> None:
+        """Raise ConfigError unless the schedule can have ``num_micro_batches``, in real processes."""
+        builder = BUILDERS[self.schedule]
+        shape = Shape(
+            num_stages=self.num_stages,
+            num_micro_batches=num_micro_batches,
+            num_batches=1,
+            num_chunks=builder.chunks if self.num_chunks is None else self.num_chunks,
+        )
+        unmet = builder.unmet(shape)
+        if unmet:
+            where = "trainer" if unmet.key == "num_micro_batches" else key
+            raise ConfigError(f"{where}.{unmet.key}", unmet.value, unmet.accepted)
+
+    def layers(self, key: str, model: LlamaConfig, sequence_length: int, num_parts: int) -> list[range]:
+        """The layers of each of ``num_parts`` parts of the model. Raises ConfigError for a split that is not one."""
+        if self.split is None:
+            return split_by_cost(model, sequence_length, num_parts)
+        check_split(self.split, model.num_layers, num_parts, f"{key}.split")
+        return ranges(self.split)
 
 
 @dataclass

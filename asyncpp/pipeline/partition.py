@@ -1,38 +1,61 @@
-"""Which stage owns which parameter."""
+"""Which part of the pipeline owns which layers and parameters. No torch here."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from asyncpp.model.config import LlamaConfig
+from asyncpp.model.counts import flops_per_token
 from asyncpp.parameters import ParameterInfo
+from asyncpp.schedule.split import split_layers
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
 
 
-def even_split(num_layers: int, num_stages: int) -> list[range]:
-    """Consecutive layers for every stage, as even as they come; the earlier stages take what is left over."""
-    size, larger = divmod(num_layers, num_stages)
-    starts = [stage * size + min(stage, larger) for stage in range(num_stages + 1)]
+def split_by_cost(model: LlamaConfig, sequence_length: int, num_parts: int) -> list[range]:
+    """Consecutive layers for every part so that the slowest part is as fast as can be, by floating-point operations.
+
+    The embedding, a look-up, costs nothing; the head counts, and so the last part may get fewer layers.
+    Raises ConfigError where there are fewer layers than parts.
+    """
+    head = 6.0 * model.vocab_size * model.hidden_size
+    layer = (flops_per_token(model, sequence_length) - head) / model.num_layers
+    sizes = list(split_layers([0.0, *[layer] * model.num_layers, head], num_parts))
+    sizes[0] -= 1
+    sizes[-1] -= 1
+    return ranges(sizes)
+
+
+def ranges(sizes: Sequence[int]) -> list[range]:
+    """The layers of every part from their numbers."""
+    starts = [0, *itertools.accumulate(sizes)]
     return [range(start, end) for start, end in itertools.pairwise(starts)]
 
 
-def indices_by_stage(parameters: Sequence[ParameterInfo], layers: Sequence[range]) -> list[list[int]]:
-    """Positions in the canonical parameter list that each stage owns.
+def indices_by_part(
+    parameters: Sequence[ParameterInfo], layers: Sequence[range], aliases: Mapping[str, str] | None = None
+) -> list[list[int]]:
+    """Positions in the canonical parameter list that each part owns, in that order.
 
-    The embedding, which a tied head shares, belongs to the first stage, the last norm and the head to the last.
-    ``layers``: one range a stage, as from ``even_split``.
+    The embedding belongs to the first part, the last norm and the head to the last. ``layers``: one range a part.
+    ``aliases``: names of the last part's parameters that read another part's values (asyncpp.model.layout.tied_aliases):
+    where given, the last part owns a copy of those.
     """
     owned: list[list[int]] = [[] for _ in layers]
+    copied = set((aliases or {}).values())
     for index, parameter in enumerate(parameters):
-        owned[_stage_of(parameter.name, layers)].append(index)
+        part = _part_of(parameter.name, layers)
+        owned[part].append(index)
+        if parameter.name in copied and part != len(layers) - 1:
+            owned[-1].append(index)
     return owned
 
 
-def _stage_of(name: str, layers: Sequence[range]) -> int:
+def _part_of(name: str, layers: Sequence[range]) -> int:
     match = _LAYER.match(name)
     if match is None:
         return 0 if name.startswith("embedding.") else len(layers) - 1
     layer = int(match.group(1))
-    return next(stage for stage, owned in enumerate(layers) if layer in owned)
+    return next(part for part, owned in enumerate(layers) if layer in owned)

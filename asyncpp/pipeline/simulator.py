@@ -7,23 +7,29 @@ its update makes version t + 1. With no delay this is gradient accumulation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from asyncpp.model.auxiliary import Auxiliary
+from asyncpp.model.auxiliary import Auxiliary, load_metrics
+from asyncpp.pipeline.clipping import Clipping, Decision, Norms
+from asyncpp.pipeline.compute import Autocast
+from asyncpp.pipeline.record import BatchRecord, update_record
 from asyncpp.pipeline.stage import StageState
-from asyncpp.pipeline.update import UpdateRecord, apply_update
+from asyncpp.pipeline.update import correct, observe, parameter_norms, step
 
 
-@dataclass(frozen=True)
-class BatchRecord:
-    """loss: mean cross-entropy of the batch in nats a token, at the weights that it differentiated."""
+class BatchGradient(NamedTuple):
+    """loss: of the batch, nats a token. gradients: in canonical order.
+
+    expert_load: int64 (mixture layers, experts), how many choices went to each expert; None for a dense model.
+    """
 
     loss: float
-    update: UpdateRecord
+    gradients: list[Tensor]
+    expert_load: Tensor | None
 
 
 class Simulator:
@@ -39,15 +45,18 @@ class Simulator:
         aliases: dict[str, str],
         stages: Sequence[StageState],
         num_micro_batches: int,
-        max_grad_norm: float | None,
+        clipping: Clipping,
+        autocast: Autocast,
     ) -> None:
         self.module = module
         self.names = list(names)
         self.aliases = aliases
         self.stages = stages
         self.num_micro_batches = num_micro_batches
-        self.max_grad_norm = max_grad_norm
+        self.clipping = clipping
+        self.autocast = autocast
         self._last_gradients: list[Tensor] = []
+        self._last_norms: Norms | None = None
         self.needs_fresh_gradients = any(
             group.rule.needs_fresh_gradients for stage in stages for group in stage.optimizer.groups
         )
@@ -56,15 +65,55 @@ class Simulator:
         """Run batch number ``batch`` and apply its update. windows: tokens, int64 (sequences, sequence_length + 1)."""
         versions = [stage.version_for(batch) for stage in self.stages]
         self._last_gradients = []
-        loss, gradients = self.differentiate(self.weights_at(versions), windows)
+        loss, gradients, expert_load = self.differentiate(self.weights_at(versions), windows)
         fresh = None
         if self.needs_fresh_gradients:
-            fresh = self._by_stage(self.differentiate(self.newest_weights(), windows)[1])
-        by_stage = self._by_stage(gradients)
-        update = apply_update(self.stages, versions, by_stage, batch, lr_factor, self.max_grad_norm, fresh)
+            fresh = self._by_stage(self.differentiate(self.newest_weights(), windows).gradients)
+        norms, decisions = self._update(batch, versions, self._by_stage(gradients), lr_factor, fresh)
         # Kept until the next batch, as .grad is: freed now, malloc would return their pages and fault them in again.
         self._last_gradients = gradients
-        return BatchRecord(loss, update)
+        update = update_record(norms, decisions, staleness_updates=batch - min(versions))
+        return BatchRecord(loss, update, lr_factor, load_metrics(expert_load) if expert_load is not None else {})
+
+    @torch.no_grad()
+    def _update(
+        self,
+        batch: int,
+        versions: Sequence[int],
+        gradients: list[list[Tensor]],
+        lr_factor: float,
+        fresh_gradients: list[list[Tensor]] | None,
+    ) -> tuple[Norms, list[Decision]]:
+        """Bring every stage from version ``batch`` to the next; return the norms and what they decided.
+
+        versions: that each stage's gradients were taken at. gradients: a list a stage; consumed, as the fresh ones are.
+        """
+        norms, decisions = self._decide(batch, gradients)
+        if any(stage.correction.corrects_gradients for stage in self.stages):
+            gradients = [
+                owned if decision.skipped else correct(stage, owned, version)
+                for stage, owned, version, decision in zip(self.stages, gradients, versions, decisions, strict=True)
+            ]
+            norms, decisions = self._decide(batch, gradients)
+        if fresh_gradients is not None:
+            _, fresh = self._decide(batch, fresh_gradients)
+            decisions = [
+                Decision(late.clip_factor, late.skipped or new.skipped)
+                for late, new in zip(decisions, fresh, strict=True)
+            ]
+            for stage, owned, decision, new in zip(self.stages, fresh_gradients, decisions, fresh, strict=True):
+                if not decision.skipped:
+                    observe(stage, owned, new)
+        for stage, owned, version, decision in zip(self.stages, gradients, versions, decisions, strict=True):
+            step(stage, owned, decision, batch, batch - version, lr_factor)
+        self._last_norms = norms
+        return norms, decisions
+
+    def _decide(self, batch: int, gradients: Sequence[Sequence[Tensor]]) -> tuple[Norms, list[Decision]]:
+        by_stage = [parameter_norms(stage, owned) for stage, owned in zip(self.stages, gradients, strict=True)]
+        whole = {index: norm for norms in by_stage for index, norm in norms.items()}
+        known = {batch: whole, batch - 1: self._last_norms}
+        return whole, [self.clipping.decide(batch, norms, known.get) for norms in by_stage]
 
     def weights_at(self, versions: Sequence[int]) -> list[Tensor]:
         """The weights of each stage's version in ``versions``, in canonical order."""
@@ -91,16 +140,14 @@ class Simulator:
 
     def measurements(self) -> dict[str, float]:
         """Numbers of elements, counted from the tensors: parameters, and the state in copies of them."""
-        sizes = [stage.num_parameters for stage in self.stages]
-        optimizer = [stage.optimizer.state_copies() * size for stage, size in zip(self.stages, sizes, strict=True)]
-        correction = [stage.correction.num_state_elements() for stage in self.stages]
+        size = sum(stage.num_parameters for stage in self.stages)
         return {
-            "num_parameters": sum(sizes),
-            "optimizer_state_copies": sum(optimizer) / sum(sizes),
-            "correction_state_copies": sum(correction) / sum(sizes),
+            "num_parameters": size,
+            "optimizer_state_copies": sum(stage.optimizer.num_state_elements() for stage in self.stages) / size,
+            "correction_state_copies": sum(stage.correction.num_state_elements() for stage in self.stages) / size,
         }
 
-    def differentiate(self, weights: Sequence[Tensor], windows: Tensor) -> tuple[float, list[Tensor]]:
+    def differentiate(self, weights: Sequence[Tensor], windows: Tensor) -> BatchGradient:
         """The batch's mean loss and its gradient, summed over micro-batches in order.
 
         The gradient is that of the loss and of the routers' auxiliary loss, which the loss does not report.
@@ -111,6 +158,7 @@ class Simulator:
         micro_batches = windows.chunk(self.num_micro_batches)
         total_loss = 0.0
         sums: list[Tensor] = []
+        loads: list[Tensor] = []
         for micro_batch in micro_batches:
             auxiliary = Auxiliary()
             loss = self._forward(leaves, micro_batch, auxiliary) / len(micro_batches)
@@ -121,13 +169,17 @@ class Simulator:
             else:
                 sums = list(gradients)
             total_loss += loss.item()
+            if auxiliary.expert_load is not None:
+                loads.append(auxiliary.expert_load)
         by_name = dict(zip(leaves, sums, strict=True))
         for alias, name in self.aliases.items():
             by_name[name] = by_name[name] + by_name[alias]
-        return total_loss, [by_name[name] for name in self.names]
+        expert_load = torch.stack(loads).sum(0) if loads else None
+        return BatchGradient(total_loss, [by_name[name] for name in self.names], expert_load)
 
     def _forward(self, named_weights: dict[str, Tensor], windows: Tensor, auxiliary: Auxiliary | None = None) -> Tensor:
-        return functional_call(self.module, named_weights, (windows[:, :-1], windows[:, 1:], auxiliary))
+        with self.autocast():
+            return functional_call(self.module, named_weights, (windows[:, :-1], windows[:, 1:], auxiliary))
 
     def _named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
         named = dict(zip(self.names, weights, strict=True))

@@ -1,101 +1,33 @@
 """The update: from the gradients of batch t, x_{t+1} out of x_t.
 
-    gradients → correction → clipping by the global norm → optimizer → correction → new weight version
+    gradients → correction → clipping → optimizer → correction → new weight version
 
-What concerns one stage takes that stage alone; what concerns the whole model takes the norms of its parameters.
+Everything here takes one stage; what concerns the whole model reaches it as a decision (clipping.py).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from asyncpp.optim.stand_still import StandStill
+from asyncpp.pipeline.clipping import Decision
 from asyncpp.pipeline.stage import StageState
 
 
-@dataclass(frozen=True)
-class Decision:
-    """What the whole model's gradient decides for every stage: its norm, the factor of clipping, or to skip."""
-
-    grad_norm: float
-    clip_factor: float
-    skipped: bool
+def parameter_norms(stage: StageState, gradients: Sequence[Tensor]) -> dict[int, float]:
+    """The norm of each of the stage's gradients, in fp64, by its parameter's canonical position."""
+    norms = torch.stack(torch._foreach_norm(list(gradients), 2, torch.float64)).tolist()
+    return dict(zip(stage.indices, norms, strict=True))
 
 
-@dataclass(frozen=True)
-class UpdateRecord(Decision):
-    """What one update did. staleness_updates: newest version less the one that was read, the largest stage's."""
-
-    staleness_updates: int
-
-
-@torch.no_grad()
-def apply_update(
-    stages: Sequence[StageState],
-    versions_read: Sequence[int],
-    gradients: list[list[Tensor]],
-    batch: int,
-    lr_factor: float,
-    max_grad_norm: float | None,
-    fresh_gradients: list[list[Tensor]] | None = None,
-) -> UpdateRecord:
-    """Bring every stage from version ``batch`` to the next.
-
-    versions_read: the weight version that each stage's gradients were taken at.
-    gradients: of the mean loss of ``batch``, a list a stage in canonical order; consumed.
-    lr_factor: what lr_schedule multiplies the peak learning rates by.
-    max_grad_norm: None leaves the gradients as they are.
-    fresh_gradients: the same batch's at the newest weights, for the rules that ask for them; consumed.
-
-    A batch whose gradients are not finite is skipped: its u is zero, and the rule for the weights still applies.
-    Raises LookupError when a stage is not at version ``batch``.
-    """
-    norms = [parameter_norms(owned) for owned in gradients]
-    decision = decide(stages, norms, max_grad_norm)
-    if not decision.skipped and any(stage.correction.corrects_gradients for stage in stages):
-        gradients = [
-            stage.correction.correct_gradients(owned, stage.versions.current, stage.versions.at(version))
-            for stage, owned, version in zip(stages, gradients, versions_read, strict=True)
-        ]
-        decision = decide(stages, [parameter_norms(owned) for owned in gradients], max_grad_norm)
-    if fresh_gradients is not None and not decision.skipped:
-        fresh = decide(stages, [parameter_norms(owned) for owned in fresh_gradients], max_grad_norm)
-        decision = Decision(decision.grad_norm, decision.clip_factor, fresh.skipped)
-        for stage, owned in zip(stages, fresh_gradients, strict=True):
-            observe(stage, owned, fresh)
-    for stage, owned, version in zip(stages, gradients, versions_read, strict=True):
-        step(stage, owned, decision, batch, batch - version, lr_factor)
-    return UpdateRecord(
-        decision.grad_norm, decision.clip_factor, decision.skipped, staleness_updates=batch - min(versions_read)
-    )
-
-
-def parameter_norms(gradients: Sequence[Tensor]) -> list[float]:
-    """The norm of each gradient, in fp64: what a stage tells the others."""
-    return torch.stack(torch._foreach_norm(list(gradients), 2, torch.float64)).tolist()
-
-
-def decide(stages: Sequence[StageState], norms: Sequence[Sequence[float]], max_grad_norm: float | None) -> Decision:
-    """From every parameter's norm, a list a stage, to what all stages do.
-
-    The squares are summed in canonical order of the parameters, so the sum does not depend on the split.
-    """
-    by_index = {
-        index: norm
-        for stage, owned in zip(stages, norms, strict=True)
-        for index, norm in zip(stage.indices, owned, strict=True)
-    }
-    total = math.sqrt(sum(by_index[index] ** 2 for index in sorted(by_index)))
-    if not math.isfinite(total):
-        return Decision(total, clip_factor=1.0, skipped=True)
-    if max_grad_norm is None or total <= max_grad_norm:
-        return Decision(total, clip_factor=1.0, skipped=False)
-    return Decision(total, max_grad_norm / total, skipped=False)
+def correct(stage: StageState, gradients: list[Tensor], version: int) -> list[Tensor]:
+    """The gradients as the stage's correction turns them, from ``version`` of its weights to the newest."""
+    if not stage.correction.corrects_gradients:
+        return gradients
+    return stage.correction.correct_gradients(gradients, stage.versions.current, stage.versions.at(version))
 
 
 def observe(stage: StageState, fresh_gradients: list[Tensor], decision: Decision) -> None:
@@ -108,10 +40,17 @@ def observe(stage: StageState, fresh_gradients: list[Tensor], decision: Decision
             group.rule.observe_fresh_gradients(group.select(fresh_gradients))
 
 
+@torch.no_grad()
 def step(
     stage: StageState, gradients: list[Tensor], decision: Decision, batch: int, staleness: int, lr_factor: float
 ) -> None:
-    """The stage's optimizer, group by group, and the correction's way of applying it: version ``batch`` to the next."""
+    """The stage's optimizer, group by group, and the correction's way of applying it: version ``batch`` to the next.
+
+    gradients: of the mean loss of ``batch``, aligned with the stage's weights; consumed.
+    lr_factor: what lr_schedule multiplies the peak learning rates by.
+    A batch that is skipped has a u of zero, and the rule for the weights still applies.
+    Raises LookupError when the stage is not at version ``batch``.
+    """
     if stage.versions.newest != batch:
         raise LookupError(f"stage {stage.stage} is at weight version {stage.versions.newest}, not {batch}")
     clip(gradients, decision)

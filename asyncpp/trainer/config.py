@@ -9,6 +9,7 @@ from typing import ClassVar
 from omegaconf import MISSING
 
 from asyncpp.errors import require
+from asyncpp.pipeline.clipping import CLIPPINGS
 
 MAX_THREADS = 1024  # more than a machine has; torch ends the process when it can't start as many as it is asked for
 
@@ -17,7 +18,7 @@ MAX_THREADS = 1024  # more than a machine has; torch ends the process when it ca
 class TrainerConfig:
     """num_steps: updates. batch_size: sequences of one update, cut into num_micro_batches.
 
-    max_grad_norm: limit of the global gradient norm; null does not clip.
+    max_grad_norm: limit of the gradient norm; null does not clip. clip_by: whose norm (asyncpp/pipeline/clipping.py).
     eval_every: steps between validations, one more after the last step; null validates there only.
     eval_batch_size: sequences of one validation forward.
     probe_every: steps between staleness probes (probes.py); null makes none.
@@ -25,14 +26,17 @@ class TrainerConfig:
     num_threads: of torch, which sums in another order on another number.
     dry_run: check and describe the run, and train nothing.
     device: cpu, cuda, or cuda:<index>. dtype: of weights, gradients and state.
+    autocast: dtype of matrix products, where it is not that of the weights. compile: torch.compile the model.
     """
 
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    autocast_dtypes: ClassVar[tuple[str, ...]] = ("bfloat16",)  # fp16 needs a scale for its loss
 
     num_steps: int = MISSING
     batch_size: int = MISSING
     num_micro_batches: int = MISSING
     max_grad_norm: float | None = MISSING
+    clip_by: str = MISSING
     eval_every: int | None = MISSING
     eval_batch_size: int = MISSING
     probe_every: int | None = MISSING
@@ -41,6 +45,8 @@ class TrainerConfig:
     dry_run: bool = MISSING
     device: str = MISSING
     dtype: str = MISSING
+    autocast: str | None = MISSING
+    compile: bool = MISSING
 
     def check(self, key: str) -> None:
         """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
@@ -59,6 +65,10 @@ class TrainerConfig:
             require(every is None or every >= 1, f"{key}.{name}", every, "expected 1 or more, or null")
         require(skipped >= 1, f"{key}.max_skipped_steps", skipped, "expected 1 or more")
         require(self.dtype in self.dtypes, f"{key}.dtype", self.dtype, f"expected one of {', '.join(self.dtypes)}")
+        autocast = self.autocast
+        known = autocast is None or autocast in self.autocast_dtypes
+        require(known, f"{key}.autocast", autocast, f"expected one of {', '.join(self.autocast_dtypes)}, or null")
+        require(self.clip_by in CLIPPINGS, f"{key}.clip_by", self.clip_by, f"expected one of {', '.join(CLIPPINGS)}")
         known = re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is not None
         require(known, f"{key}.device", self.device, "expected cpu, cuda, or cuda:<index>")
         threads = self.num_threads

@@ -31,8 +31,8 @@ class StalenessProbe:
             return
         newest = self._simulator.newest_weights()
         if self._due(step):
-            _, fresh = self._simulator.differentiate(newest, windows)
-            _, stale = self._simulator.differentiate(self._simulator.stale_weights(step), windows)
+            fresh = self._simulator.differentiate(newest, windows).gradients
+            stale = self._simulator.differentiate(self._simulator.stale_weights(step), windows).gradients
             for group, indices in self._groups.items():
                 a, b = _vector(stale, indices), _vector(fresh, indices)
                 self._row[f"probe/gradient_cosine/{group}"] = _cosine(a, b)

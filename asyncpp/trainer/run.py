@@ -6,31 +6,44 @@ import os
 import sys
 import time
 import traceback
-from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
 
 from asyncpp import records
-from asyncpp.data.batches import Batches, validation_windows
-from asyncpp.data.prepare import prepare
-from asyncpp.data.status import display
-from asyncpp.data.tokens import open_tokens
+from asyncpp.data.prefetch import Prefetcher
+from asyncpp.distributed import Place, this_place
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, require
+from asyncpp.pipeline.mesh import Position
+from asyncpp.pipeline.runtime import ActionFailed
 from asyncpp.records import Status
+from asyncpp.trainer.data import open_data, prepare_data
+from asyncpp.trainer.launch import RankFailed, launch
 from asyncpp.trainer.loop import TrainingFailed, train
-from asyncpp.trainer.progress import progress_for
-from asyncpp.trainer.setup import build_simulator, describe
-from asyncpp.trainer.sinks import Sinks
+from asyncpp.trainer.rank import START_TIMEOUT_S, train_rank
+from asyncpp.trainer.setup import build_simulator, describe, prepare_torch
+from asyncpp.trainer.simulated import Simulated
+from asyncpp.trainer.sinks import sinks_of
 
 if TYPE_CHECKING:
     from asyncpp.config import Config
 
 
 def run(config: Config) -> int:
-    """Train ``config`` unless its run folder says that it is finished. Returns an exit code of asyncpp.errors."""
+    """Train ``config`` unless its run folder says that it is finished. Returns an exit code of asyncpp.errors.
+
+    Where torchrun or Slurm has started several ranks, each of them comes here, and rank 0 keeps the books.
+    """
+    place = this_place()
+    if place is not None:
+        place.check(1 if config.pipeline.is_simulated else config.pipeline.num_ranks)
+    if config.trainer.device.startswith("cuda"):
+        require(torch.cuda.is_available(), "trainer.device", config.trainer.device, "no GPU is visible here; use cpu")
+    if place is not None and place.rank > 0:
+        return _follow(config, place)
     for note in config.notes():
         print(f"note: {note}")
     if config.trainer.dry_run:
@@ -40,34 +53,21 @@ def run(config: Config) -> int:
     if records.is_finished(folder):
         print(f"finished before: {folder}")
         return EXIT_DONE
-    if config.trainer.device.startswith("cuda"):
-        require(torch.cuda.is_available(), "trainer.device", config.trainer.device, "no GPU is visible here; use cpu")
     records.require_writable(folder, "runs_dir", config.runs_dir)
-    batches, validation = _open_data(config)
+    prepare_data(config)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with records.locked(folder):
             if records.is_finished(folder):  # by another process, while this one prepared the data
                 print(f"finished before: {folder}")
                 return EXIT_DONE
-            return _train_in(folder, config, batches, validation)
+            return _train_in(folder, config, place)
     except records.RunIsLocked as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FAILED
 
 
-def _open_data(config: Config) -> tuple[Batches, Tensor]:
-    """The batches and the held-out sequences, int64 (sequences, sequence_length + 1); prepared first if need be."""
-    data = config.data
-    with display() as report:
-        prepare(data, report)
-    tokens = open_tokens(data)
-    batches = Batches(tokens, data.sequence_length, config.trainer.batch_size, config.seed)
-    windows = validation_windows(tokens, data.sequence_length, data.num_validation_sequences)
-    return batches, torch.from_numpy(windows).to(config.trainer.device)
-
-
-def _train_in(folder: Path, config: Config, batches: Batches, validation: Tensor) -> int:
+def _train_in(folder: Path, config: Config, place: Place | None) -> int:
     (folder / records.SUMMARY_FILE).unlink(missing_ok=True)
     records.write_atomically(folder / records.CONFIG_FILE, config.to_yaml())
     environment = records.environment()
@@ -80,39 +80,89 @@ def _train_in(folder: Path, config: Config, batches: Batches, validation: Tensor
         records.write_json(folder / records.SUMMARY_FILE, summary)
 
     try:
-        close(Status.FINISHED, **_train(folder, config, batches, validation))
+        close(Status.FINISHED, **_train(folder, config, place))
     except KeyboardInterrupt:
         close(Status.INTERRUPTED)
         print(f"\ninterrupted; run the same command again to start {folder.name} anew", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except TrainingFailed as error:
+        return _end(EXIT_INTERRUPTED, place)
+    except (TrainingFailed, RankFailed, ActionFailed) as error:
         close(Status.FAILED, error=str(error))
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        print(f"{getattr(error, 'details', '')}error: {error}", file=sys.stderr)
+        return _end(EXIT_FAILED, place)
     except Exception as error:
         close(Status.FAILED, error=f"{type(error).__name__}: {error}")
         traceback.print_exc()
-        return EXIT_FAILED
+        return _end(EXIT_FAILED, place)
     print(f"val loss {summary['val_loss']:.4f} in {summary['duration_s']:.0f} s: {folder}")
     return EXIT_DONE
 
 
-def _train(folder: Path, config: Config, batches: Batches, validation: Tensor) -> dict[str, Any]:
+def _train(folder: Path, config: Config, place: Place | None) -> dict[str, Any]:
     """Train and return what the summary says of the result."""
-    trainer = config.trainer
-    torch.set_num_threads(trainer.num_threads)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with this only
-    torch.use_deterministic_algorithms(True)
-    simulator = build_simulator(config)
-    tokens_per_step = trainer.batch_size * config.data.sequence_length
-    progress = progress_for(folder.name, trainer.num_steps, tokens_per_step)
-    with Sinks(folder, config.logger, asdict(config), progress, tokens_per_step) as sinks:
-        losses = train(config, simulator, batches, validation, sinks)
-    return {
-        "tokens_seen": trainer.num_steps * tokens_per_step,
-        **{key.replace("/", "_"): value for key, value in losses.items()},
-        **simulator.measurements(),
-    }
+    if config.pipeline.is_simulated:
+        result = _simulate(folder, config)
+    elif place is None:
+        result = launch(config, folder)
+    else:
+        result = _train_at(place, folder, config)
+    tokens = config.trainer.num_steps * config.trainer.batch_size * config.data.sequence_length
+    return {"tokens_seen": tokens, **{key.replace("/", "_"): value for key, value in result.items()}}
+
+
+def _simulate(folder: Path, config: Config) -> dict[str, float]:
+    """All stages in this process."""
+    trainer, device = config.trainer, torch.device(config.trainer.device)
+    prepare_torch(config)
+    batches, validation = open_data(config)
+    pipeline = Simulated(
+        build_simulator(config),
+        Prefetcher(batches.batch, range(trainer.num_steps), device),
+        lambda step: config.lr_schedule.factor(step, trainer.num_steps),
+        torch.from_numpy(validation).to(device),
+        trainer.eval_batch_size,
+        trainer.probe_every,
+    )
+    with sinks_of(config, folder) as sinks:
+        return train(config, pipeline, sinks)
+
+
+def _train_at(place: Place, folder: Path, config: Config) -> dict[str, float]:
+    """This process is one of the ranks."""
+    timeout = timedelta(seconds=START_TIMEOUT_S)
+    store = dist.TCPStore(place.address, place.port, place.num_ranks, _hosts_store(place), timeout)
+    position = Position(place.rank, config.pipeline.num_stages, config.pipeline.data_parallel)
+    return train_rank(config, position, store, place.local_rank, folder)
+
+
+def _hosts_store(place: Place) -> bool:
+    """torchrun's agent has a store at the address already."""
+    return place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
+def _follow(config: Config, place: Place) -> int:
+    """A rank that does not keep the books."""
+    if config.trainer.dry_run or records.is_finished(config.folder):
+        return EXIT_DONE
+    try:
+        _train_at(place, config.folder, config)
+    except KeyboardInterrupt:
+        return _end(EXIT_INTERRUPTED, place)
+    except (TrainingFailed, ActionFailed) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _end(EXIT_FAILED, place)
+    except Exception:
+        traceback.print_exc()
+        return _end(EXIT_FAILED, place)
+    return EXIT_DONE
+
+
+def _end(exit_code: int, place: Place | None) -> int:
+    """A rank ends at once: threads of its broken connections may still wait for ranks that are gone."""
+    if place is not None and place.num_ranks > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
+    return exit_code
 
 
 def _identity(config: Config) -> dict[str, Any]:

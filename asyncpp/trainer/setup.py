@@ -1,7 +1,9 @@
-"""From a checked configuration to what trains: the model's stages with their weights, optimizers and corrections."""
+"""From a checked configuration to what trains: the model's parts with their weights, optimizers and corrections."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +14,10 @@ from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases
 from asyncpp.model.llama import build
 from asyncpp.optim.groups import build_optimizer
-from asyncpp.pipeline.partition import even_split, indices_by_stage
+from asyncpp.parameters import ParameterInfo
+from asyncpp.pipeline.clipping import CLIPPINGS, Clipping
+from asyncpp.pipeline.compute import Autocast
+from asyncpp.pipeline.partition import indices_by_part
 from asyncpp.pipeline.simulator import Simulator
 from asyncpp.pipeline.stage import StageState
 from asyncpp.pipeline.weights import WeightVersions
@@ -20,47 +25,74 @@ from asyncpp.pipeline.weights import WeightVersions
 if TYPE_CHECKING:
     from asyncpp.config import Config
 
+WeightsOf = Callable[[Sequence[ParameterInfo]], list[Tensor]]
+
 
 def describe(config: Config) -> str:
-    """The run's parameters, stages and groups of parameters, without allocating any of them."""
-    parameters = parameter_infos(config.model)
-    simulator = _simulator(config, [torch.empty(info.shape, device="meta") for info in parameters])
-    lines = [f"{config.run_name()}: {sum(info.num_elements for info in parameters):,} parameters"]
-    for stage in simulator.stages:
-        delay = stage.profile.delays[stage.stage]
-        lines.append(f"stage {stage.stage}: delay {delay}, {stage.num_parameters:,} parameters")
-        lines.append(stage.optimizer.describe())
+    """The run's parameters, parts and groups of parameters, without allocating any of them."""
+    infos = parameter_infos(config.model)
+    lines = [f"{config.run_name()}: {sum(info.num_elements for info in infos):,} parameters"]
+    for part in range(config.profile.num_stages):
+        state = build_state(config, part, lambda owned: [torch.empty(info.shape, device="meta") for info in owned])
+        layers = config.layers[part]
+        lines.append(
+            f"part {part}: delay {state.profile.delays[part]}, {len(layers)} layers, {state.num_parameters:,} parameters"
+        )
+        lines.append(state.optimizer.describe())
     return "\n".join(lines)
+
+
+def prepare_torch(config: Config) -> None:
+    """Threads and determinism of this process."""
+    torch.set_num_threads(config.trainer.num_threads)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with this only
+    torch.use_deterministic_algorithms(True)
 
 
 def build_simulator(config: Config) -> Simulator:
     """The training state before the first update."""
-    device, dtype = torch.device(config.trainer.device), getattr(torch, config.trainer.dtype)
-    return _simulator(config, [weight.to(device, dtype) for weight in initial_weights(config.model, config.seed)])
-
-
-def _simulator(config: Config, weights: list[Tensor]) -> Simulator:
-    parameters = parameter_infos(config.model)
-    profile = config.delay.profile(config.pipeline)
-    owned_by_stage = indices_by_stage(parameters, even_split(config.model.num_layers, profile.num_stages))
-
-    def build_stage(stage: int, owned: list[int]) -> StageState:
-        stage_weights: list[Tensor] = [weights[i] for i in owned]
-        correction = get_class(config.correction.correction)
-        return StageState(
-            stage=stage,
-            indices=owned,
-            profile=profile,
-            versions=WeightVersions(stage_weights, profile.delays[stage]),
-            optimizer=build_optimizer(config.optimizer, [parameters[i] for i in owned], stage_weights),
-            correction=correction(config.correction, stage_weights, profile.delays[stage], config.trainer.num_steps),
-        )
-
+    infos = parameter_infos(config.model)
+    weights_of = initial_weights_of(config, torch.device(config.trainer.device))
     return Simulator(
         module=build(config.model),
-        names=[parameter.name for parameter in parameters],
+        names=[info.name for info in infos],
         aliases=tied_aliases(config.model),
-        stages=[build_stage(stage, owned) for stage, owned in enumerate(owned_by_stage)],
+        stages=[build_state(config, part, weights_of) for part in range(config.profile.num_stages)],
         num_micro_batches=config.trainer.num_micro_batches,
-        max_grad_norm=config.trainer.max_grad_norm,
+        clipping=build_clipping(config),
+        autocast=build_autocast(config),
     )
+
+
+def initial_weights_of(config: Config, device: torch.device) -> WeightsOf:
+    """What gives any of the model's parameters their values before the first update."""
+    dtype = getattr(torch, config.trainer.dtype)
+    return lambda infos: [weight.to(device, dtype) for weight in initial_weights(config.model, config.seed, infos)]
+
+
+def build_state(config: Config, part: int, weights_of: WeightsOf) -> StageState:
+    """The training state of one part of the model. Where it is simulated a tied head has no state of its own."""
+    infos = parameter_infos(config.model)
+    aliases = {} if config.pipeline.is_simulated else tied_aliases(config.model)
+    indices = indices_by_part(infos, config.layers, aliases)[part]
+    owned = [infos[index] for index in indices]
+    weights = weights_of(owned)
+    profile = config.profile
+    correction = get_class(config.correction.correction)
+    return StageState(
+        stage=part,
+        indices=indices,
+        profile=profile,
+        versions=WeightVersions(weights, profile.delays[part]),
+        optimizer=build_optimizer(config.optimizer, owned, weights),
+        correction=correction(config.correction, weights, profile.delays[part], config.trainer.num_steps),
+    )
+
+
+def build_clipping(config: Config) -> Clipping:
+    return CLIPPINGS[config.trainer.clip_by](config.trainer.max_grad_norm)
+
+
+def build_autocast(config: Config) -> Autocast:
+    dtype = config.trainer.autocast
+    return Autocast(config.trainer.device.partition(":")[0], None if dtype is None else getattr(torch, dtype))

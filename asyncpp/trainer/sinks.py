@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncpp import records
-from asyncpp.pipeline.simulator import BatchRecord
+from asyncpp.pipeline.record import BatchRecord
 from asyncpp.trainer.config import LoggerConfig, WandbConfig
-from asyncpp.trainer.progress import Progress
+from asyncpp.trainer.progress import Progress, progress_for
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from asyncpp.config import Config
 
 
 class Sinks:
@@ -29,9 +33,11 @@ class Sinks:
         self._wandb = _start_wandb(logger, folder, resolved) if isinstance(logger, WandbConfig) else None
         self._progress = progress
         self._tokens_per_step = tokens_per_step
+        self._last_row_s = time.perf_counter()
 
     def __enter__(self) -> Sinks:
         self._progress.start()
+        self._last_row_s = time.perf_counter()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
@@ -40,12 +46,14 @@ class Sinks:
         if self._wandb is not None:
             self._wandb.finish(exit_code=0 if kind is None else 1)
 
-    def step(self, step: int, record: BatchRecord, lr: float, duration_s: float) -> None:
+    def step(self, step: int, record: BatchRecord, lr: float) -> None:
         """The row of one step.
 
-        ``train/loss`` is at the weights that the batch differentiated; ``lr`` is before a correction's factor.
+        ``train/loss`` is at the weights that the batch differentiated; ``lr`` is before a correction's factor. Its time
+        is that since the last row, or since the last validation.
         """
-        update = record.update
+        update, now_s = record.update, time.perf_counter()
+        duration_s, self._last_row_s = now_s - self._last_row_s, now_s
         self._write(
             {
                 "step": step,
@@ -55,21 +63,18 @@ class Sinks:
                 "optim/clip_factor": update.clip_factor,
                 "optim/skipped": int(update.skipped),
                 "pipeline/staleness_updates": update.staleness_updates,
+                **record.metrics,
                 f"{records.TIME_PREFIX}step_s": duration_s,
                 f"{records.TIME_PREFIX}tokens_per_s": self._tokens_per_step / duration_s,
             }
         )
         self._progress.step(step + 1, record.loss)
 
-    def probe(self, step: int, row: Mapping[str, float]) -> None:
-        """The row of a staleness probe, where the step has one."""
-        if row:
-            self._write({"step": step, **row})
-
     def validation(self, num_updates: int, losses: Mapping[str, float]) -> None:
         """The row of a validation after ``num_updates`` updates."""
         self._write({"step": num_updates, **losses})
         self._progress.validation(num_updates, losses["val/loss"])
+        self._last_row_s = time.perf_counter()
 
     def _write(self, row: dict[str, Any]) -> None:
         """JSON has no NaN: a number that is not finite is written as null."""
@@ -77,6 +82,13 @@ class Sinks:
         records.write_metrics_row(self._metrics, row)
         if self._wandb is not None:
             self._wandb.log(row, step=row["step"])
+
+
+def sinks_of(config: Config, folder: Path) -> Sinks:
+    """The sinks of a run in ``folder``."""
+    tokens_per_step = config.trainer.batch_size * config.data.sequence_length
+    progress = progress_for(folder.name, config.trainer.num_steps, tokens_per_step)
+    return Sinks(folder, config.logger, asdict(config), progress, tokens_per_step)
 
 
 def _start_wandb(logger: WandbConfig, folder: Path, resolved: dict[str, Any]) -> Any:

@@ -107,7 +107,7 @@ def test_both_are_what_is_written_by_hand(make_config, windows_by_step, optimize
     reference = {"ef": error_feedback, "weight_prediction": weight_prediction}[correction]
     by_hand = reference(
         start,
-        lambda batch, weights: simulator.differentiate(weights, windows_by_step[batch])[1],
+        lambda batch, weights: simulator.differentiate(weights, windows_by_step[batch]).gradients,
         update_with(build_optimizer(config.optimizer, parameter_infos(config.model), start), lr),
         NUM_STEPS,
         decay,

@@ -20,7 +20,7 @@ def test_a_batch_differentiates_cross_entropy_and_auxiliary_loss(num_micro_batch
     simulator = build_simulator(from_hydra(compose_overrides(overrides)))
     windows = torch.randint(2048, (4, 9), generator=torch.Generator().manual_seed(0))
     weights = simulator.newest_weights()
-    loss, gradients = simulator.differentiate(weights, windows)
+    loss, gradients, _ = simulator.differentiate(weights, windows)
 
     leaves = {name: weight.detach().requires_grad_() for name, weight in zip(simulator.names, weights, strict=True)}
     auxiliary = Auxiliary()

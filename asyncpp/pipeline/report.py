@@ -1,0 +1,128 @@
+"""What every rank tells every other of a batch, as one row of fp64 numbers, and what the rows say together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from asyncpp.model.auxiliary import load_metrics
+from asyncpp.pipeline.clipping import Clipping, Norms
+from asyncpp.pipeline.mesh import Position
+from asyncpp.pipeline.record import BatchRecord, update_record
+from asyncpp.pipeline.timers import TIMERS
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a part has to tell. indices: of its parameters. num_loads: its mixture layers' experts, all together."""
+
+    indices: Sequence[int]
+    num_loads: int
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """loss: of this replica's share of the batch, 0 where the last part isn't here. staleness: of every chunk.
+
+    timers: seconds since the last report, in the order of TIMERS. loads: of every chunk, flat.
+    """
+
+    loss: float
+    staleness: list[float]
+    timers: list[float]
+    norms: list[dict[int, float]]
+    loads: list[list[float]]
+
+
+@dataclass
+class Rows:
+    """How a rank's report is laid out in a row. shares: of every part of the model, in its order."""
+
+    position: Position
+    shares: Sequence[Share]
+    num_experts: int
+    length: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.length = max(
+            1 + self.num_chunks + len(TIMERS) + sum(len(share.indices) + share.num_loads for share in self._shares(stage))
+            for stage in range(self.position.num_stages)
+        )
+
+    @property
+    def num_chunks(self) -> int:
+        return len(self.shares) // self.position.num_stages
+
+    def _shares(self, stage: int) -> list[Share]:
+        return list(self.shares[stage :: self.position.num_stages])
+
+    def pack(self, report: RankReport) -> Tensor:
+        """float64 (length), on the CPU, padded with zeros."""
+        numbers = [report.loss, *report.staleness, *report.timers]
+        for norms, loads in zip(report.norms, report.loads, strict=True):
+            numbers += [*norms.values(), *loads]
+        row = torch.zeros(self.length, dtype=torch.float64)
+        row[: len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
+        return row
+
+    def unpack(self, rank: int, row: Tensor) -> RankReport:
+        numbers = iter(row.tolist())
+
+        def take(count: int) -> list[float]:
+            return [next(numbers) for _ in range(count)]
+
+        loss, staleness, timers = next(numbers), take(self.num_chunks), take(len(TIMERS))
+        norms, loads = [], []
+        for share in self._shares(rank % self.position.num_stages):
+            norms.append(dict(zip(share.indices, take(len(share.indices)), strict=True)))
+            loads.append(take(share.num_loads))
+        return RankReport(loss, staleness, timers, norms, loads)
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """The reports of all ranks on one batch."""
+
+    batch: int
+    by_rank: list[RankReport]
+    position: Position
+    num_experts: int
+
+    def norms(self) -> Norms:
+        """Of all parameters. Replicas agree; so do the two copies of a tied one."""
+        pipeline = self.by_rank[: self.position.num_stages]
+        return {index: norm for report in pipeline for norms in report.norms for index, norm in norms.items()}
+
+    def record(self, clipping: Clipping, previous: Norms | None, lr_factor: float) -> BatchRecord:
+        """previous: the norms one batch before."""
+        whole = self.norms()
+        known = {self.batch: whole, self.batch - 1: previous}
+        num_stages = self.position.num_stages
+        parts = [norms for report in self.by_rank[:num_stages] for norms in report.norms]
+        decisions = [clipping.decide(self.batch, own, known.get) for own in parts]
+        staleness = int(max(max(report.staleness) for report in self.by_rank))
+        last_stages = self.by_rank[num_stages - 1 :: num_stages]
+        loss = sum(report.loss for report in last_stages) / self.position.data_parallel
+        update = update_record(whole, decisions, staleness)
+        return BatchRecord(loss, update, lr_factor, self._expert_metrics() | self._timers())
+
+    def _expert_metrics(self) -> dict[str, float]:
+        num_stages = self.position.num_stages
+        num_chunks = len(self.by_rank[0].loads)
+        layers: list[Tensor] = []
+        for chunk in range(num_chunks):
+            for stage in range(num_stages):
+                loads = [torch.tensor(report.loads[chunk]) for report in self.by_rank[stage::num_stages]]
+                if loads[0].numel():
+                    layers.append(torch.stack(loads).sum(0).view(-1, self.num_experts))
+        return load_metrics(torch.cat(layers)) if layers else {}
+
+    def _timers(self) -> dict[str, float]:
+        return {
+            f"time/rank{rank}_{name}": seconds
+            for rank, report in enumerate(self.by_rank)
+            for name, seconds in zip(TIMERS, report.timers, strict=True)
+        }

@@ -1,0 +1,141 @@
+"""A stage of the pipeline in a process of its own, over torch.distributed.
+
+Every rank walks the schedule's list for its stage, which is made an action at a time. Ranks meet in the messages
+between neighbours and in the reports on a batch (settlement.py), never at a barrier. Rank 0 keeps the books.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+from asyncpp.pipeline.evaluation import Evaluation
+from asyncpp.pipeline.interpreter import Interpreter, Part
+from asyncpp.pipeline.mesh import Mesh, PeerLost, Position
+from asyncpp.pipeline.p2p import PeerLinks
+from asyncpp.pipeline.record import BatchRecord
+from asyncpp.pipeline.settlement import Settler
+from asyncpp.schedule.action import NONE, UPDATE, Action, Shape
+from asyncpp.schedule.builders import stage_actions
+
+
+class Watcher(Protocol):
+    """Is told of every action, before and after it. Times are of time.perf_counter()."""
+
+    def begin(self, action: Action) -> None: ...
+    def end(self, action: Action, start_s: float, end_s: float) -> None: ...
+
+
+class ActionFailed(RuntimeError):
+    """An action that could not be done: where, which, and why."""
+
+    def __init__(self, position: Position, action: Action, cause: Exception) -> None:
+        reason = str(cause) if isinstance(cause, PeerLost) else f"{type(cause).__name__}: {cause}"
+        super().__init__(f"{position} in {spell(action)}: {reason}")
+        self.cause = cause
+
+
+def spell(action: Action) -> str:
+    """``B3.1 (backward of batch 3, micro-batch 1)``."""
+    micro_batch = f", micro-batch {action.micro_batch}" if action.micro_batch != NONE else ""
+    return f"{action} ({action.kind.name.lower()} of batch {action.batch}{micro_batch})"
+
+
+class Segment(NamedTuple):
+    """Consecutive batches that run by one schedule: a name of asyncpp.schedule.builders, and how much of it."""
+
+    schedule: str
+    shape: Shape
+
+
+class Runtime:
+    """What the training loop drives, on every rank alike.
+
+    num_parameters: tensors of the whole model.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        segments: Sequence[Segment],
+        interpreter: Interpreter,
+        links: PeerLinks,
+        settler: Settler,
+        evaluation: Evaluation,
+        watchers: Sequence[Watcher],
+        lr_factor: Callable[[int], float],
+        num_parameters: int,
+    ) -> None:
+        self._mesh = mesh
+        self._segments = segments
+        self._interpreter = interpreter
+        self._links = links
+        self._settler = settler
+        self._evaluation = evaluation
+        self._watchers = watchers
+        self._lr_factor = lr_factor
+        self._num_parameters = num_parameters
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The parts of the model that this rank has."""
+        return self._interpreter.parts
+
+    def train(self) -> Iterator[BatchRecord | None]:
+        """Run every batch, and yield when this stage has made its update: the record on rank 0, None elsewhere.
+
+        A rank that has come so far holds the same newest version as every other that has.
+        Raises ActionFailed, also for a staleness that is not the schedule's.
+        """
+        num_updated = 0
+        for schedule, shape in self._segments:
+            for action in stage_actions(schedule, shape, self._mesh.position.stage):
+                self._run(action)
+                num_updated += action.kind is UPDATE
+                if action.kind is UPDATE and num_updated % shape.num_chunks == 0:
+                    yield self._record(action.batch) if self._mesh.position.rank == 0 else None
+        self._links.finish()
+        self._settler.close()
+
+    def validation_losses(self) -> dict[str, float]:
+        """On every rank, after the same number of updates; see Evaluation.losses."""
+        return self._evaluation.losses()
+
+    def measurements(self) -> dict[str, float]:
+        """Numbers of elements, counted from the tensors of one pipeline, on every rank: see Simulator.measurements."""
+        states = [part.state for part in self.parts]
+        sizes = torch.zeros(self._num_parameters, dtype=torch.float64)  # by parameter, whose copies count once
+        held, optimizer, correction = 0, 0.0, 0
+        for state in states:
+            elements = [weight.numel() for weight in state.versions.current]
+            sizes[list(state.indices)] = torch.tensor(elements, dtype=torch.float64)
+            held += sum(elements)
+            optimizer += state.optimizer.num_state_elements()
+            correction += state.correction.num_state_elements()
+        numbers = torch.tensor([held, optimizer, correction], dtype=torch.float64)
+        rows = torch.stack(self._mesh.gather(torch.cat([numbers, sizes]), self._mesh.control))
+        held, optimizer, correction = rows[:, :3].sum(0).tolist()
+        return {
+            "num_parameters": int(rows[:, 3:].amax(0).sum().item()),
+            "optimizer_state_copies": optimizer / held,
+            "correction_state_copies": correction / held,
+        }
+
+    def _run(self, action: Action) -> None:
+        for watcher in self._watchers:
+            watcher.begin(action)
+        start_s = time.perf_counter()
+        try:
+            self._interpreter.run(action)
+        except Exception as error:
+            raise ActionFailed(self._mesh.position, action, error) from error
+        end_s = time.perf_counter()
+        for watcher in self._watchers:
+            watcher.end(action, start_s, end_s)
+
+    def _record(self, batch: int) -> BatchRecord:
+        report = self._settler.report(batch)
+        return report.record(self._settler.clipping, self._settler.whole_norms(batch - 1), self._lr_factor(batch))

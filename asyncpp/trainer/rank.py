@@ -1,0 +1,77 @@
+"""What one process of a real pipeline does, whoever started it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from asyncpp.pipeline.mesh import Mesh, Position
+from asyncpp.pipeline.runtime import Watcher
+from asyncpp.trainer.data import open_data
+from asyncpp.trainer.loop import train
+from asyncpp.trainer.processes import build_runtime
+from asyncpp.trainer.setup import initial_weights_of, prepare_torch
+from asyncpp.trainer.sinks import sinks_of
+
+if TYPE_CHECKING:
+    from asyncpp.config import Config
+
+START_TIMEOUT_S = 1800.0  # ranks start apart: one prepares data, reads slower disks, compiles
+
+
+def train_rank(
+    config: Config, position: Position, store: dist.Store, local_rank: int, folder: Path, watchers: Sequence[Watcher] = ()
+) -> dict[str, float]:
+    """Train as rank ``position.rank``, from the first connection to the last, and return what the loop does.
+
+    store: where the ranks find each other. folder: where rank 0's records go.
+    Raises TrainingFailed, and ActionFailed where this rank or another can't go on.
+    """
+    device = _device(config, local_rank)
+    prepare_torch(config)
+    _connect(position, store, device)
+    mesh = Mesh(position, config.pipeline.timeout_s)
+    batches, validation = open_data(config)
+
+    def read(batch: int, micro_batch: int) -> Tensor:
+        windows = batches.micro_batch(
+            batch, micro_batch, config.trainer.num_micro_batches, position.replica, position.data_parallel
+        )
+        return torch.from_numpy(windows).to(device)
+
+    runtime = build_runtime(
+        config, mesh, initial_weights_of(config, device), read, torch.from_numpy(validation).to(device), watchers
+    )
+    mesh.meet(START_TIMEOUT_S)
+    with sinks_of(config, folder) if position.rank == 0 else nullcontext() as sinks:
+        result = train(config, runtime, sinks)
+    mesh.meet(START_TIMEOUT_S)
+    dist.destroy_process_group()
+    return result
+
+
+def _device(config: Config, local_rank: int) -> torch.device:
+    """A GPU of its own for every rank of a machine, unless the configuration names one for all."""
+    device = torch.device(config.trainer.device)
+    if device.type != "cuda":
+        return device
+    if device.index is None:
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _connect(position: Position, store: dist.Store, device: torch.device) -> None:
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(
+        backend, store=store, rank=position.rank, world_size=position.num_ranks, timeout=timedelta(seconds=START_TIMEOUT_S)
+    )
