@@ -1,5 +1,7 @@
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -47,58 +49,77 @@ def test_windows_are_slices_of_all_tokens_whatever_the_shards(tmp_path, shard_to
     assert len(windows) == (333 - 1) // 16
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    num_tokens=st.integers(9, 700),
-    batch_size=st.sampled_from([1, 4, 12]),
-    sequence_length=st.integers(1, 8),
-    seed=st.integers(0, 2**32),
-    epoch=st.integers(0, 3),
-)
-def test_an_epoch_has_every_window_once(tmp_path_factory, num_tokens, batch_size, sequence_length, seed, epoch):
-    batches = Batches(make_tokens(tmp_path_factory, num_tokens), sequence_length, batch_size, seed)
-    (num_windows,) = batches.num_windows
+@st.composite
+def layouts(draw, batch_size: int) -> tuple[int, int, int]:
+    """Ranks and micro-batches that a batch can be cut into, and workers that read it."""
+    ranks = draw(st.sampled_from([n for n in range(1, batch_size + 1) if batch_size % n == 0]))
+    rows = batch_size // ranks
+    micro_batches = draw(st.sampled_from([n for n in range(1, rows + 1) if rows % n == 0]))
+    return ranks, micro_batches, draw(st.integers(1, 4))
+
+
+def read_in(layout: tuple[int, int, int], steps: range, make: Callable[[], Batches]) -> np.ndarray:
+    """All rows of ``steps``: each rank has a Batches of its own, and its workers take parts of them in any order."""
+    num_ranks, num_micro_batches, num_workers = layout
+    ranks = [make() for _ in range(num_ranks)]
+    parts = [
+        (step, micro_batch, num_micro_batches, rank, num_ranks)
+        for step in steps
+        for rank in range(num_ranks)
+        for micro_batch in range(num_micro_batches)
+    ]
+    order = np.random.default_rng(len(parts)).permutation(len(parts))
+    with ThreadPoolExecutor(num_workers) as workers:
+        read = list(workers.map(lambda part: ranks[part[3]].micro_batch(*part), [parts[place] for place in order]))
+    return np.concatenate([read[place] for place in np.argsort(order)])
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_in_any_layout_an_epoch_has_every_window_once(tmp_path_factory, data):
+    num_tokens, sequence_length = data.draw(st.integers(9, 700)), data.draw(st.integers(1, 8))
+    batch_size, seed = data.draw(st.sampled_from([1, 4, 7, 12])), data.draw(st.integers(0, 2**32))
+    tokens = make_tokens(tmp_path_factory, num_tokens, shard_tokens=data.draw(st.integers(1, 700)))
+
+    def make() -> Batches:
+        return Batches(tokens, sequence_length, batch_size, seed)
+
+    (num_windows,) = make().num_windows
     assert num_windows == (num_tokens - 1) // sequence_length
+    epoch = data.draw(st.integers(0, 3))
     first, last = epoch * num_windows, (epoch + 1) * num_windows
-    starts = first_tokens(batches, range(first // batch_size, last // batch_size + 1))
-    starts = starts[first % batch_size :][:num_windows]
-    assert sorted(starts) == [sequence_length * window for window in range(num_windows)]
+    steps = range(first // batch_size, last // batch_size + 1)
+    rows = read_in(data.draw(layouts(batch_size)), steps, make)[first % batch_size :][:num_windows]
+    assert sorted(rows[:, 0]) == [sequence_length * window for window in range(num_windows)]
+    assert np.array_equal(rows, rows[:, :1] + np.arange(sequence_length + 1))
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    layout=st.sampled_from([(1, 1), (1, 6), (2, 3), (3, 2), (6, 1), (12, 1), (2, 6)]),
-    step=st.integers(0, 10**9),
-    workers=st.integers(1, 4),
-)
-def test_every_layout_reads_the_same_global_batch(tmp_path_factory, layout, step, workers):
-    num_ranks, num_micro_batches = layout
+@given(data=st.data(), step=st.integers(0, 10**9), batch_size=st.sampled_from([1, 8, 12, 30]))
+def test_every_layout_reads_the_same_global_batch(tmp_path_factory, data, step, batch_size):
     tokens = make_tokens(tmp_path_factory, 5000, shard_tokens=300)
-    parts = [(micro_batch, rank) for rank in range(num_ranks) for micro_batch in range(num_micro_batches)]
-    ranks = [Batches(tokens, 8, 12, seed=3) for _ in range(num_ranks)]
 
-    def read(part):
-        micro_batch, rank = part
-        return ranks[rank].micro_batch(step, micro_batch, num_micro_batches, rank, num_ranks)
+    def make() -> Batches:
+        return Batches(tokens, 8, batch_size, seed=3)
 
-    with ThreadPoolExecutor(workers) as pool:
-        together = np.concatenate(list(pool.map(read, parts)))
-    assert np.array_equal(together, Batches(tokens, 8, 12, seed=3).batch(step))
+    assert np.array_equal(read_in(data.draw(layouts(batch_size)), range(step, step + 1), make), make().batch(step))
 
 
 @settings(max_examples=15, deadline=None)
-@given(stops=st.lists(st.integers(1, 40), min_size=1, max_size=3), sizes=st.permutations([2, 3, 4]))
-def test_resuming_twice_with_other_layouts_goes_on_with_the_same_stream(tmp_path_factory, stops, sizes):
-    """The number of micro-batches changes at every resumption; each life begins with a new object."""
+@given(data=st.data(), start=st.integers(0, 10**9), stops=st.lists(st.integers(1, 20), min_size=2, max_size=4))
+def test_resuming_with_other_layouts_goes_on_with_the_same_stream(tmp_path_factory, data, start, stops):
+    """Every life begins with new objects, and with other ranks, micro-batches and workers, once or several times."""
     tokens = make_tokens(tmp_path_factory, 3000)
-    unbroken = np.concatenate([Batches(tokens, 8, 12, seed=5).batch(step) for step in range(sum(stops) + 2)])
-    step, read = 0, []
-    for stop, num_micro_batches in zip([*stops, 2], [*sizes, 6], strict=False):
-        batches = Batches(tokens, 8, 12, seed=5)
-        for _ in range(stop):
-            read += [batches.micro_batch(step, part, num_micro_batches) for part in range(num_micro_batches)]
-            step += 1
-    assert np.array_equal(np.concatenate(read), unbroken[: step * 12])
+
+    def make() -> Batches:
+        return Batches(tokens, 8, 12, seed=5)
+
+    ends = [start + sum(stops[:life]) for life in range(len(stops) + 1)]
+    lives = [read_in(data.draw(layouts(12)), range(*life), make) for life in pairwise(ends)]
+    unbroken = make()
+    assert np.array_equal(
+        np.concatenate(lives), np.concatenate([unbroken.batch(step) for step in range(ends[0], ends[-1])])
+    )
 
 
 def test_steps_may_be_read_in_any_order(tmp_path_factory):
