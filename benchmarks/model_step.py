@@ -3,8 +3,11 @@
     python benchmarks/model_step.py [json=true] [model=135m batch_size=2 sequence_length=512 num_rounds=3]
 
 step_over_transformers: the same tokens, dtype and loss, every gradient (the optimizer would be the same on both sides).
+step_over_kernels: our step over its matrix products and attention alone, in the same kernels: 1 is what they allow.
 twin_over_mixture: tiny_moe's block (16 experts) with its auxiliary loss, the twin of tests/reference over ours;
 twin_over_experts: without the auxiliary loss, which the twin also computes in loops.
+head_peak_mib: what output head and cross-entropy hold at their peak, forward and backward, beside what goes in, for
+4096 tokens of the model's width and vocabulary; plain_head_peak_mib: torch's linear and cross_entropy.
 
 All in one process on one thread, a step of each in turn. Lower quartiles of processor time are compared: whatever else
 the machine does falls on all alike, and waiting for a core counts for none.
@@ -32,14 +35,17 @@ from asyncpp.command import compose_overrides, typed
 from asyncpp.errors import require
 from asyncpp.model.auxiliary import Auxiliary
 from asyncpp.model.config import LlamaConfig, MoEConfig
+from asyncpp.model.cross_entropy import CHUNK_TOKENS, linear_cross_entropy
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases
 from asyncpp.model.llama import build
 from asyncpp.model.moe import MixtureOfExperts
+from asyncpp.parameters import Role
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from reference.model.moe_by_loops import experts_by_loops, mixture_by_loops  # pyright: ignore[reportMissingImports]
 
+HEAD_TOKENS = 4096
 MIXTURE_ROUNDS = 20  # for each of ``num_rounds``: a block takes milliseconds
 
 
@@ -77,6 +83,62 @@ def their_step(config: LlamaConfig, dtype: torch.dtype, tokens: Tensor, labels: 
         return torch.autograd.grad(loss, parameters)
 
     return step
+
+
+def kernels_step(config: LlamaConfig, dtype: torch.dtype, tokens: Tensor, labels: Tensor) -> Callable[[], object]:
+    """The matrix products and the attention of a step of a dense model, on random tensors of its shapes."""
+    infos = parameter_infos(config)
+    weights = [torch.randn(info.shape, dtype=dtype) for info in infos if info.role is Role.MATRIX]
+    head = torch.randn(config.vocab_size, config.hidden_size, dtype=dtype)
+    rows = {size: torch.randn(tokens.numel(), size, dtype=dtype) for weight in weights for size in weight.shape}
+    logits = torch.randn(min(CHUNK_TOKENS, tokens.numel()), config.vocab_size, dtype=dtype)
+    query, key, value = (
+        torch.randn(len(tokens), n, tokens.shape[1], config.head_dim, dtype=dtype, requires_grad=True)
+        for n in (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+    )
+
+    def product(weight: Tensor, inputs: Tensor, gradient: Tensor) -> None:
+        _ = inputs @ weight.t(), gradient @ weight, gradient.t() @ inputs
+
+    def step() -> None:
+        for weight in weights:
+            product(weight, rows[weight.shape[1]], rows[weight.shape[0]])
+        for chunk in rows[config.hidden_size].split(len(logits)):
+            product(head, chunk, logits[: len(chunk)])
+        for _ in range(config.num_layers):
+            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+            torch.autograd.grad(mixed, (query, key, value), mixed)
+
+    return step
+
+
+def head_peaks_mib(config: LlamaConfig) -> dict[str, float]:
+    """The peak of head and cross-entropy, ours and torch's."""
+    hidden = torch.randn(HEAD_TOKENS, config.hidden_size, requires_grad=True)
+    weight = torch.randn(config.vocab_size, config.hidden_size, requires_grad=True)
+    labels = torch.randint(config.vocab_size, (HEAD_TOKENS,))
+
+    def ours() -> object:
+        return torch.autograd.grad(linear_cross_entropy(hidden, weight, labels), (hidden, weight))
+
+    def plain() -> object:
+        return torch.autograd.grad(F.cross_entropy(F.linear(hidden, weight), labels), (hidden, weight))
+
+    return {"head_peak_mib": peak_mib(ours), "plain_head_peak_mib": peak_mib(plain)}
+
+
+def peak_mib(step: Callable[[], object]) -> float:
+    """How far the process's memory rises during ``step``, by the kernel's own mark (Linux)."""
+    step()  # whatever is allocated once
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _memory_kib("VmRSS")
+    step()
+    return (_memory_kib("VmHWM") - before) / 1024
+
+
+def _memory_kib(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key))
 
 
 def mixture_steps(config: MoEConfig) -> dict[str, Callable[[], object]]:
@@ -130,17 +192,21 @@ def measure(options: Options) -> dict[str, float | str]:
     windows = torch.randint(config.vocab_size, (options.batch_size, options.sequence_length + 1))
     tokens, labels = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
     steps = {"ours": our_step, "transformers": their_step}
+    if not isinstance(config, MoEConfig):
+        steps["kernels"] = kernels_step
     dense_s = race({name: make(config, dtype, tokens, labels) for name, make in steps.items()}, options.num_rounds)
     mixture_s = race(mixture_steps(mixture), options.num_rounds * MIXTURE_ROUNDS)
     return {
         "model": options.model,
         "dtype": options.dtype,
         "step_over_transformers": dense_s["ours"] / dense_s["transformers"],
+        **({"step_over_kernels": dense_s["ours"] / dense_s["kernels"]} if "kernels" in dense_s else {}),
         "twin_over_mixture": mixture_s["twin"] / mixture_s["mixture"],
         "twin_over_experts": mixture_s["twin_experts"] / mixture_s["experts"],
         "step_s": dense_s["ours"],
         "transformers_step_s": dense_s["transformers"],
         "mixture_ms": 1e3 * mixture_s["mixture"],
+        **head_peaks_mib(config),
     }
 
 

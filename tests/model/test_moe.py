@@ -63,6 +63,29 @@ def test_every_choice_is_served() -> None:
     assert auxiliary.expert_load.sum(1).tolist() == [3 * 5 * SMALL_MOE.top_k] * SMALL_MOE.num_layers
 
 
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_loads_of_micro_batches_and_stages_add_up_to_the_batchs(cut: int) -> None:
+    """What a run records: sums over micro-batches (and replicas), stages one below the other, then the metrics."""
+    leaves, tokens = leaves_of(SMALL_MOE), random_tokens(SMALL_MOE, 6, 5)
+    whole = Auxiliary()
+    call(build(SMALL_MOE), leaves, tokens, None, whole)
+    stages = [
+        build(SMALL_MOE, range(cut), first=True, last=False),
+        build(SMALL_MOE, range(cut, SMALL_MOE.num_layers), first=False, last=True),
+    ]
+    totals: list[list[Tensor]] = [[], []]
+    for micro_batch in tokens.chunk(3):
+        hidden = micro_batch
+        for stage, loads in zip(stages, totals, strict=True):
+            auxiliary = Auxiliary()
+            hidden = call(stage, leaves, hidden, None, auxiliary)
+            if auxiliary.expert_load is not None:
+                loads.append(auxiliary.expert_load)
+    batch = torch.cat([torch.stack(loads).sum(0) for loads in totals if loads])
+    assert whole.expert_load is not None and torch.equal(batch, whole.expert_load)
+    assert load_metrics(batch) == load_metrics(whole.expert_load)
+
+
 def test_the_auxiliary_loss_does_not_depend_on_micro_batches() -> None:
     model, leaves, tokens = build(SMALL_MOE), leaves_of(SMALL_MOE), random_tokens(SMALL_MOE, 6, 5)
     losses = []
