@@ -40,10 +40,8 @@ class Encoder:
         texts = [document.text for document in block.documents]
         if max(map(len, texts)) <= PIECE_CHARACTERS:
             encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-            ids_of_texts = [encoding.ids for encoding in encodings]
-        else:
-            ids_of_texts = [self._encode_long(text) for text in texts]
-        return [self._document(text, ids) for text, ids in zip(texts, ids_of_texts, strict=True)]
+            return [self._document(text, encoding.ids) for text, encoding in zip(texts, encodings, strict=True)]
+        return [self._long_document(text) for text in texts]
 
     def encode_blocks(
         self, blocks: Iterable[Block], num_workers: int
@@ -60,17 +58,19 @@ class Encoder:
                 first, encoded = pending.popleft()
                 yield first, encoded.result()
 
-    def _encode_long(self, text: str) -> list[int]:
-        """The ids of a text of any length. An encoding takes a hundred times the memory of its ids."""
-        ids: list[int] = []
-        for piece in pieces(text, PIECE_CHARACTERS):
-            (encoding,) = self.tokenizer.encode_batch_fast([piece], add_special_tokens=False)
-            ids += encoding.ids
-        return ids
-
     def _document(self, text: str, ids: list[int]) -> EncodedDocument:
         tokens = np.array([*ids, self.end_of_document] if ids else [], self.dtype)
         return EncodedDocument(tokens, is_held_out(text, self.validation_fraction))
+
+    def _long_document(self, text: str) -> EncodedDocument:
+        """A text of any length, a piece at a time: an encoding takes a hundred times the memory of its tokens."""
+        encoded = []
+        for piece in pieces(text, PIECE_CHARACTERS):
+            (encoding,) = self.tokenizer.encode_batch_fast([piece], add_special_tokens=False)
+            encoded.append(np.array(encoding.ids, self.dtype))
+        if any(map(len, encoded)):
+            encoded.append(np.array([self.end_of_document], self.dtype))
+        return EncodedDocument(np.concatenate(encoded), is_held_out(text, self.validation_fraction))
 
 
 def pieces(text: str, size: int) -> Iterator[str]:

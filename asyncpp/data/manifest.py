@@ -102,7 +102,9 @@ class Manifest:
             for name, split in self.splits.items()
         ]
         notes = []
-        if not self.splits["validation"].num_documents:
+        if not any(split.num_tokens for split in self.splits.values()):
+            notes.append("no document has a token")
+        elif not self.splits["validation"].num_documents:
             notes.append("no document was held out: a larger data.validation_fraction would")
         if self.num_empty_documents:
             notes.append(f"{self.num_empty_documents:,} empty documents left out")

@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from asyncpp.data.config import SourceConfig
+from asyncpp.data.encode import PIECE_CHARACTERS, pieces
 from asyncpp.data.sources.base import Source
 from asyncpp.data.split import is_held_out
 from asyncpp.errors import ConfigError, require
@@ -82,11 +83,13 @@ def end_of_document_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def _training_texts(source: Source, validation_fraction: float) -> Iterator[str]:
-    """The first documents that are not held out."""
+    """The first documents that are not held out, a huge one in pieces: training takes many times a text's memory."""
     num_characters = 0
     for document in source.documents(None):
-        if not is_held_out(document.text, validation_fraction):
-            yield document.text
-            num_characters += len(document.text)
-        if num_characters >= TRAINING_CHARACTERS:
-            return
+        if is_held_out(document.text, validation_fraction):
+            continue
+        for piece in pieces(document.text, PIECE_CHARACTERS):
+            yield piece
+            num_characters += len(piece)
+            if num_characters >= TRAINING_CHARACTERS:
+                return

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 from data_cases import DOCUMENTS, END, WORDS, Workshop, contents, stored
 
-from asyncpp.data import encode
+from asyncpp.data import encode, tokenizer
+from asyncpp.data.batches import Batches
 from asyncpp.data.config import TokenizerConfig
 from asyncpp.data.manifest import Manifest
 from asyncpp.data.prepare import prepare
 from asyncpp.data.sources import base
 from asyncpp.data.tokenizer import train_tokenizer
+from asyncpp.data.tokens import open_tokens
+from asyncpp.errors import ConfigError
 
 
 def test_every_token_of_every_document_is_stored_in_order(raw):
@@ -114,6 +117,24 @@ def test_a_huge_document_is_cut_without_changing_a_token(tmp_path, monkeypatch):
     assert stored(workshop.config().folder) == workshop.expected(["small", huge])
 
 
+def test_a_tokenizer_is_trained_on_a_huge_document_in_pieces(workshop, monkeypatch):
+    workshop.write([" ".join(DOCUMENTS)])
+    whole = workshop.config(name="whole", tokenizer=TokenizerConfig("trained", None, END), vocab_size=400)
+    prepare(whole)
+    monkeypatch.setattr(tokenizer, "PIECE_CHARACTERS", 100)
+    prepare(replace(whole, name="pieces"))
+    assert contents(replace(whole, name="pieces").folder) == contents(whole.folder)
+
+
+def test_a_source_of_empty_documents_says_so(workshop):
+    workshop.write(["", ""])
+    prepare(workshop.config())
+    summary = Manifest.read(workshop.config().folder).summary()
+    assert "no document has a token; 2 empty documents left out" in summary and "held out" not in summary
+    with pytest.raises(ConfigError, match=r"data\.sequence_length=16: expected less than 0, the training tokens of lo"):
+        Batches(open_tokens(workshop.config()), 16, 4, seed=0)
+
+
 @pytest.mark.parametrize("text", ["x" * 5000, " " * 5000, "word " * 1000])
 def test_pieces_are_the_whole_text(text):
     cut = list(encode.pieces(text, 999))
@@ -138,10 +159,10 @@ def test_a_tokenizer_is_trained_once_on_what_is_not_held_out(raw):
 
 
 def test_a_large_vocabulary_takes_four_bytes(raw, tmp_path):
-    tokenizer = json.loads(raw.tokenizer_file.read_text())
-    tokenizer["model"]["vocab"] |= {f"unused {number}": 300 + number for number in range(2**16)}
+    content = json.loads(raw.tokenizer_file.read_text())
+    content["model"]["vocab"] |= {f"unused {number}": 300 + number for number in range(2**16)}
     large = tmp_path / "large.json"
-    large.write_text(json.dumps(tokenizer))
+    large.write_text(json.dumps(content))
     config = raw.config(tokenizer=TokenizerConfig("file", str(large), END), vocab_size=70000)
     prepare(config)
     assert Manifest.read(config.folder).dtype == "uint32"
