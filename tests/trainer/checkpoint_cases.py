@@ -12,6 +12,7 @@ from torch import Tensor
 
 from asyncpp.trainer.checkpoint.config import CheckpointConfig
 from asyncpp.trainer.checkpoint.manifest import CheckpointInfo
+from asyncpp.trainer.checkpoint.names import step_folders
 from asyncpp.trainer.checkpoint.reader import newest_valid
 from asyncpp.trainer.checkpoint.store import clean_up
 from asyncpp.trainer.checkpoint.writer import CheckpointWriter
@@ -48,6 +49,11 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     """Equal shape, dtype and bits, so that NaN equals itself and 0 differs from -0."""
     bits = [tensor.reshape(-1).view(torch.uint8) for tensor in (one, other)]
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(*bits)
+
+
+def steps_in(root: Path) -> list[int]:
+    """The steps of the checkpoints below ``root``, the newest first."""
+    return [int(folder.name.removeprefix("step-")) for folder in step_folders(root)]
 
 
 def file_bytes(folder: Path) -> dict[str, bytes]:
