@@ -217,7 +217,7 @@ class MixtureConfig(DataConfig):
     weights: for the name of each, its share of the sequences; the shares need not sum to one.
     """
 
-    weights: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, float] = MISSING
 
     def check(self, key: str) -> None:
         super().check(key)

@@ -78,6 +78,18 @@ def test_prepare_and_inspect(command, overrides):
     assert text.code == 0 and "ends of documents" in text.out
 
 
+def test_a_mixture_is_prepared_and_inspected_by_its_sources(command, overrides, workshop):
+    for name in ("one", "two"):
+        assert command(prepare, *overrides, f"data.name={name}").code == 0
+    mixed = ["data=mixture", overrides[1], "data.weights={one: 1, two: 3}"]
+    prepared = command(prepare, *mixed, "json=true")
+    assert prepared.code == 0 and list(json.loads(prepared.out)) == ["one", "two"]
+    inspected = command(inspect, *mixed, "json=true")
+    assert inspected.code == 0 and json.loads(inspected.out)["two"]["splits"]["train"]["num_tokens"] > 0
+    missing = command(prepare, *mixed[:2], "data.weights={one: 1, three: 3}")
+    assert missing.code == 2 and "three is not prepared" in missing.err
+
+
 def test_prepare_and_inspect_in_processes_of_their_own(overrides):
     assert run("asyncpp.data.prepare", *overrides).code == 0
     inspected = run("asyncpp.data.inspect", *overrides, "json=true")

@@ -12,9 +12,12 @@ from asyncpp.errors import ConfigError
 OPTIONS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "data").glob("*.yaml"))
 
 
+NEEDED = {"mixture": ["data.weights={sotu: 1}"]}  # what has no default
+
+
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_is_complete_and_sound(option):
-    config = typed(compose_overrides([f"data={option}"], "prepare"), "data")
+    config = typed(compose_overrides([f"data={option}", *NEEDED.get(option, [])], "prepare"), "data")
     config.check("data")
     assert config.name == option
 
@@ -73,6 +76,13 @@ def test_a_mixture_needs_positive_weights(weights, key):
     with pytest.raises(ConfigError) as refusal:
         config.check("data")
     assert refusal.value.key == key
+
+
+def test_a_mixture_is_of_what_is_named_and_nothing_else():
+    config = typed(compose_overrides(["data=mixture", "data.weights={mine: 3, sotu: 1}"], "prepare"), "data")
+    assert config.weights == {"mine": 3.0, "sotu": 1.0}
+    with pytest.raises(ConfigError, match=r"data\.weights=\?\?\?: expected a value"):
+        typed(compose_overrides(["data=mixture"], "prepare"), "data")
 
 
 def test_budgets_of_the_same_size_are_the_same_recipe(workshop):
