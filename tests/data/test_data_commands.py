@@ -140,7 +140,7 @@ def remember_as_verified(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "wrong", "message"),
     [
-        (prepare, ["data=other"], "error: data=other: expected one of fineweb, fineweb_edu, local"),
+        (prepare, ["data=other"], "error: data=other: expected one of fineweb, fineweb_edu, "),
         (prepare, ["data.vocabsize=3"], "error: data.vocabsize=3: no such key; did you mean vocab_size?"),
         (prepare, ["data.vocab_size=many"], "error: data.vocab_size=many: value 'many' of type 'str'"),
         (prepare, ["num_workers=0"], "error: num_workers=0: expected a positive whole number"),
