@@ -98,6 +98,12 @@ def open_tokens(config: DataConfig) -> Tokens:
     return Tokens(sources, config.vocab_size, first.end_of_document)
 
 
+def end_of_document(config: DataConfig) -> int:
+    """The id of the token that ends a document of ``config``, whose sources all have the same."""
+    name = next(iter(config.weights)) if isinstance(config, MixtureConfig) else config.name
+    return Manifest.read(config.folder_of(name)).end_of_document
+
+
 def _check_vocabulary(config: DataConfig, name: str, manifest: Manifest) -> None:
     largest = max(split.largest_token for split in manifest.splits.values())
     if largest >= config.vocab_size:

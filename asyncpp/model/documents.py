@@ -18,6 +18,11 @@ def document_numbers(inputs: Tensor, end_of_document: int) -> Tensor:
     return is_end.cumsum(1) - is_end
 
 
+def documents_of(inputs: Tensor, end_of_document: int | None) -> Tensor | None:
+    """What a stage is called with: the documents of its tokens, or None where nothing ends them."""
+    return None if end_of_document is None else document_numbers(inputs, end_of_document)
+
+
 def within_documents(documents: Tensor) -> Tensor:
     """Which keys a query sees, itself and what stands before it in its document: (B, S) to bool (B, 1, S, S)."""
     same = documents.unsqueeze(2) == documents.unsqueeze(1)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
+from asyncpp.model.documents import documents_of
 from asyncpp.pipeline.compute import Autocast
 from asyncpp.pipeline.interpreter import Part
 from asyncpp.pipeline.mesh import Mesh
@@ -19,7 +20,7 @@ class Evaluation:
     """windows: tokens of the held-out sequences, int64 (sequences, sequence_length + 1), the same on every rank.
 
     batch_size: sequences of a forward; the last one may have fewer. hidden: a tensor of the dtype and device of an
-    activation, and of its size per token in the last dimension.
+    activation, and of its size per token in the last dimension. end_of_document: as in Simulator.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Evaluation:
         batch_size: int,
         hidden: Tensor,
         autocast: Autocast,
+        end_of_document: int | None,
         timeout_s: float,
     ) -> None:
         self._parts = parts
@@ -37,6 +39,7 @@ class Evaluation:
         self._batches = windows.split(batch_size)
         self._hidden = hidden
         self._autocast = autocast
+        self._end_of_document = end_of_document
         self._timeout = timedelta(seconds=timeout_s)
 
     def losses(self) -> dict[str, float]:
@@ -74,12 +77,13 @@ class Evaluation:
     def _loss(self, named: Sequence[dict[str, Tensor]], batch: Tensor, sender: Sender) -> float | None:
         """The batch's mean loss, on the rank of the last part."""
         outputs = batch[:, :-1]
+        documents = documents_of(outputs, self._end_of_document)
         for part, weights in zip(self._parts, named, strict=True):
             if not part.is_first:
                 outputs = outputs if self._mesh.position.num_stages == 1 else self._receive(batch)
             labels = batch[:, 1:] if part.is_last else None
             with self._autocast():
-                outputs = functional_call(part.replicas.skeleton, weights, (outputs, labels))
+                outputs = functional_call(part.replicas.skeleton, weights, (outputs, labels, None, documents))
             if part.is_last:
                 return outputs.item()
             if self._mesh.position.num_stages > 1:

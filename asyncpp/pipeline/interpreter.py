@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from asyncpp.model.auxiliary import Auxiliary
+from asyncpp.model.documents import documents_of
 from asyncpp.pipeline.clipping import Decision
 from asyncpp.pipeline.compute import Autocast
 from asyncpp.pipeline.replicas import Replicas
@@ -26,7 +27,6 @@ from asyncpp.pipeline.stage import StageState
 from asyncpp.pipeline.timers import Timers
 from asyncpp.pipeline.update import step
 from asyncpp.schedule.action import ACTIVATION, BACKWARD, FORWARD, GRADIENT, RECV, SEND, UPDATE, Action, Payload
-
 
 _TIMER_OF = {FORWARD: "compute_s", BACKWARD: "compute_s", RECV: "wait_receive_s", SEND: "send_s", UPDATE: "update_s"}
 
@@ -96,6 +96,7 @@ class Interpreter:
 
     settle: takes a batch whose backwards are all done. lr_factor: what lr_schedule multiplies a batch's rates by.
     recompute: keep a forward's input only, and run it again before its backward.
+    end_of_document: as in Simulator. Every stage reads the tokens itself, so nothing about documents is sent.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Interpreter:
         lr_factor: Callable[[int], float],
         autocast: Autocast,
         recompute: bool,
+        end_of_document: int | None,
         timers: Timers,
     ) -> None:
         self.parts = parts
@@ -118,6 +120,7 @@ class Interpreter:
         self._lr_factor = lr_factor
         self._autocast = autocast
         self._recompute = recompute
+        self._end_of_document = end_of_document
         self._timers = timers
         self._saved: dict[tuple[int, int, int], _Saved] = {}
         self._mailbox: dict[tuple[Payload, int, int, int], Tensor] = {}  # for (payload, batch, micro-batch, part)
@@ -170,9 +173,13 @@ class Interpreter:
         self._saved[action.batch, action.micro_batch, action.chunk] = saved
 
     def _outputs(self, part: Part, action: Action, saved: _Saved, auxiliary: Auxiliary | None) -> Tensor:
-        labels = self._read(action.batch, action.micro_batch)[:, 1:] if part.is_last else None
+        labels = documents = None
+        if part.is_last or self._end_of_document is not None:
+            windows = self._read(action.batch, action.micro_batch)
+            labels = windows[:, 1:] if part.is_last else None
+            documents = documents_of(windows[:, :-1], self._end_of_document)
         with self._autocast():
-            return part.replicas.at(saved.version)(saved.inputs, labels, auxiliary)
+            return part.replicas.at(saved.version)(saved.inputs, labels, auxiliary, documents)
 
     def _backward(self, action: Action) -> None:
         part, number = self.parts[action.chunk], self._part_of(action)
@@ -214,7 +221,9 @@ class Interpreter:
             batch.gradients[chunk] = gradients
             batch.versions[chunk] = saved.version
         if batch.versions[chunk] != saved.version:
-            raise RuntimeError(f"batch {batch.number} reads weight versions {batch.versions[chunk]} and {saved.version}")
+            raise RuntimeError(
+                f"batch {batch.number} reads weight versions {batch.versions[chunk]} and {saved.version}"
+            )
         load = saved.auxiliary.expert_load
         if load is not None:
             batch.expert_loads[chunk] = batch.expert_loads[chunk] + load if chunk in batch.expert_loads else load
@@ -227,7 +236,9 @@ class Interpreter:
             gradients = settlement.gradients(action.chunk)
         read, expected = settlement.batch.versions[action.chunk], state.version_for(action.batch)
         if read != expected:
-            raise RuntimeError(f"stage {state.stage} read weight version {read} for batch {action.batch}, not {expected}")
+            raise RuntimeError(
+                f"stage {state.stage} read weight version {read} for batch {action.batch}, not {expected}"
+            )
         staleness = state.versions.newest - read
         step(state, gradients, decision, action.batch, staleness, self._lr_factor(action.batch))
         settlement.batch.updated.add(action.chunk)

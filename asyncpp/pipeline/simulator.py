@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from asyncpp.model.auxiliary import Auxiliary, load_metrics
+from asyncpp.model.documents import documents_of
 from asyncpp.pipeline.clipping import Clipping, Decision, Norms
 from asyncpp.pipeline.compute import Autocast
 from asyncpp.pipeline.record import BatchRecord, update_record
@@ -36,6 +37,7 @@ class Simulator:
     """module: the whole model, without values; names: its parameters in canonical order.
 
     aliases: parameter names that read another parameter's values (tied embeddings), alias to canonical name.
+    end_of_document: the token that attention does not look past; None looks at the whole sequence.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Simulator:
         num_micro_batches: int,
         clipping: Clipping,
         autocast: Autocast,
+        end_of_document: int | None,
     ) -> None:
         self.module = module
         self.names = list(names)
@@ -55,6 +58,7 @@ class Simulator:
         self.num_micro_batches = num_micro_batches
         self.clipping = clipping
         self.autocast = autocast
+        self.end_of_document = end_of_document
         self._last_gradients: list[Tensor] = []
         self._last_norms: Norms | None = None
         self.needs_fresh_gradients = any(
@@ -178,8 +182,10 @@ class Simulator:
         return BatchGradient(total_loss, [by_name[name] for name in self.names], expert_load)
 
     def _forward(self, named_weights: dict[str, Tensor], windows: Tensor, auxiliary: Auxiliary | None = None) -> Tensor:
+        inputs, labels = windows[:, :-1], windows[:, 1:]
+        documents = documents_of(inputs, self.end_of_document)
         with self.autocast():
-            return functional_call(self.module, named_weights, (windows[:, :-1], windows[:, 1:], auxiliary))
+            return functional_call(self.module, named_weights, (inputs, labels, auxiliary, documents))
 
     def _named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
         named = dict(zip(self.names, weights, strict=True))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
 from asyncpp.model.config import MoEConfig
@@ -24,7 +23,7 @@ from asyncpp.pipeline.stage import StageState
 from asyncpp.pipeline.timers import Timers
 from asyncpp.schedule.action import ACTIVATION, GRADIENT, Payload, Shape
 from asyncpp.schedule.builders import BUILDERS
-from asyncpp.trainer.setup import WeightsOf, build_autocast, build_clipping, build_state
+from asyncpp.trainer.setup import WeightsOf, build_autocast, build_clipping, build_state, masked_end_of_document
 
 if TYPE_CHECKING:
     from asyncpp.config import Config
@@ -46,12 +45,17 @@ def build_runtime(
     validation: of the held-out sequences, likewise.
     """
     pipeline, trainer, position = config.pipeline, config.trainer, mesh.position
-    timers, autocast = Timers(), build_autocast(config)
-    parts = [_build_part(config, part, weights_of) for part in range(config.profile.num_stages)[position.stage :: position.num_stages]]
+    timers, autocast, end_of_document = Timers(), build_autocast(config), masked_end_of_document(config)
+    parts = [
+        _build_part(config, part, weights_of)
+        for part in range(config.profile.num_stages)[position.stage :: position.num_stages]
+    ]
     segments = _segments(config)
     rows_per_micro_batch = trainer.batch_size // (position.data_parallel * trainer.num_micro_batches)
-    like = parts[0].state.versions.current[0].new_empty(
-        rows_per_micro_batch, config.data.sequence_length, config.model.hidden_size
+    like = (
+        parts[0]
+        .state.versions.current[0]
+        .new_empty(rows_per_micro_batch, config.data.sequence_length, config.model.hidden_size)
     )
     links = PeerLinks(mesh, like, _num_messages(config, mesh), _buffer_size(segments), pipeline.timeout_s)
     tied = tied_aliases(config.model)
@@ -77,9 +81,12 @@ def build_runtime(
         lr_factor=lr_factor,
         autocast=autocast,
         recompute=pipeline.recompute,
+        end_of_document=end_of_document,
         timers=timers,
     )
-    evaluation = Evaluation(parts, mesh, validation, trainer.eval_batch_size, like, autocast, pipeline.timeout_s)
+    evaluation = Evaluation(
+        parts, mesh, validation, trainer.eval_batch_size, like, autocast, end_of_document, pipeline.timeout_s
+    )
     return Runtime(mesh, segments, interpreter, links, settler, evaluation, watchers, lr_factor, len(infos))
 
 

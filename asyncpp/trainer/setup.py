@@ -10,6 +10,7 @@ import torch
 from hydra.utils import get_class
 from torch import Tensor
 
+from asyncpp.data.tokens import end_of_document
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases
 from asyncpp.model.llama import build
@@ -61,6 +62,7 @@ def build_simulator(config: Config) -> Simulator:
         num_micro_batches=config.trainer.num_micro_batches,
         clipping=build_clipping(config),
         autocast=build_autocast(config),
+        end_of_document=masked_end_of_document(config),
     )
 
 
@@ -91,6 +93,11 @@ def build_state(config: Config, part: int, weights_of: WeightsOf) -> StageState:
 
 def build_clipping(config: Config) -> Clipping:
     return CLIPPINGS[config.trainer.clip_by](config.trainer.max_grad_norm)
+
+
+def masked_end_of_document(config: Config) -> int | None:
+    """The token that attention does not look past, which the prepared tokens know; None where there is no mask."""
+    return end_of_document(config.data) if config.data.document_mask else None
 
 
 def build_autocast(config: Config) -> Autocast:
