@@ -33,6 +33,7 @@ from asyncpp.data.config import MixtureConfig
 from asyncpp.data.manifest import TOKENIZER_FILE, Manifest, Split, file_sha256
 from asyncpp.data.tokens import open_tokens
 from asyncpp.data.writer import SplitWriter
+from asyncpp.errors import require
 
 VOCAB_SIZE = 49152
 SHARD_TOKENS = 2**24
@@ -184,6 +185,9 @@ def measure(root: Path, options: Options) -> dict[str, float]:
 
 def main() -> int:
     options = parse_arguments(sys.argv[1:], Options)
+    for name, least in {"sequence_length": 1, "batch_size": 1, "num_tokens": SHARD_TOKENS, "num_rounds": 1}.items():
+        value = getattr(options, name)
+        require(least <= value < float("inf"), name, value, f"expected {least} or more")
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
         result = measure(Path(folder), options)

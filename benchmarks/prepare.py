@@ -30,6 +30,7 @@ from asyncpp.data.config import LocalConfig, TokenizerConfig
 from asyncpp.data.manifest import Manifest
 from asyncpp.data.prepare import prepare
 from asyncpp.data.tokenizer import train_tokenizer
+from asyncpp.errors import require
 
 END = "<|endoftext|>"
 VOCAB_SIZE = 8192
@@ -99,6 +100,8 @@ def measure(root: Path, options: Options) -> dict[str, float]:
 
 def main() -> int:
     options = parse_arguments(sys.argv[1:], Options)
+    for name in ("num_rounds", "document_characters"):
+        require(getattr(options, name) >= 1, name, getattr(options, name), "expected 1 or more")
     with tempfile.TemporaryDirectory() as folder:
         result = measure(Path(folder), options)
     if options.json:
