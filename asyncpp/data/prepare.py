@@ -116,7 +116,8 @@ class _Preparation:
         path = self.folder / TOKENIZER_FILE
         if original is None:
             self.report(Status(f"{self.config.name}: training a tokenizer of {self.config.vocab_size} entries"))
-            train_on_source(self.config, self.source).save(str(path))
+            tokenizer = train_on_source(self.config, self.source)
+            path.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")  # its own save raises no OSError
         else:
             shutil.copyfile(original, path)
         journal = Journal.begin(self.config, revision, file_sha256(path))
