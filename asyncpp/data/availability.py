@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from asyncpp.command import CONF, as_override, compose_overrides, typed
 from asyncpp.data.config import DataConfig, HubConfig, MixtureConfig, SourceConfig
 from asyncpp.data.manifest import Manifest
@@ -93,13 +95,18 @@ def _folders(config: DataConfig) -> list[Path]:
 
 def _option_of(config: SourceConfig) -> str:
     """The option of conf/data that ``config`` comes from: that of its name, or the first of its kind."""
+    kind = f"{type(config).__module__}.{type(config).__qualname__}"
     options = sorted(path.stem for path in (CONF / "data").glob("*.yaml"))
-    same_kind = [option for option in options if type(_shipped(option)) is type(config)]
+    same_kind = [option for option in options if _composed(option).data["_target_"] == kind]
     return config.name if config.name in same_kind else same_kind[0]
 
 
 def _shipped(option: str) -> DataConfig:
-    return typed(compose_overrides([f"data={option}"], "prepare"), "data")
+    return typed(_composed(option), "data")
+
+
+def _composed(option: str) -> DictConfig:
+    return compose_overrides([f"data={option}"], "prepare")
 
 
 def _for_a_shell(setting: str) -> str:

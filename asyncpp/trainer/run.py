@@ -24,7 +24,7 @@ from asyncpp.trainer.data import open_data, prepare_data
 from asyncpp.trainer.launch import RankFailed, launch
 from asyncpp.trainer.loop import TrainingFailed, train
 from asyncpp.trainer.rank import START_TIMEOUT_S, train_rank
-from asyncpp.trainer.setup import build_simulator, describe, prepare_torch
+from asyncpp.trainer.setup import build_simulator, prepare_torch
 from asyncpp.trainer.simulated import Simulated
 from asyncpp.trainer.sinks import sinks_of
 
@@ -46,9 +46,6 @@ def run(config: Config) -> int:
         return _follow(config, place)
     for note in config.notes():
         print(f"note: {note}")
-    if config.trainer.dry_run:
-        print(describe(config))
-        return EXIT_DONE
     folder = config.folder
     if records.is_finished(folder):
         print(f"finished before: {folder}")
