@@ -111,7 +111,7 @@ def served(tmp_path_factory, tokenizer_file):
         yield server
 
 
-# All in one process, since that takes a second or two to import what reads the hub. `dies` does so halfway.
+# All in one process, since it takes seconds to import what reads the hub.
 PREPARE_EACH = """
 import io, json, sys
 from contextlib import redirect_stderr
@@ -139,42 +139,6 @@ print(json.dumps(results))
 """
 
 
-def attempt_each(served, tmp_path, each: list[list[str]]) -> list[tuple[int, str]]:
-    """Prepare several times, with a hub and an empty cache. Returns the exit code and standard error of each."""
-    settings = [
-        f"data.root={tmp_path / 'data'}",
-        "data=fineweb_edu",
-        "data.tokenizer.name=o/tokenizer",
-        "data.vocab_size=300",
-        "data.validation_fraction=0.2",
-        "data.shard_tokens=500",
-    ]
-    result = subprocess.run(
-        [sys.executable, "-c", PREPARE_EACH],
-        input=json.dumps([settings + overrides for overrides in each]),
-        env={**os.environ, "HF_ENDPOINT": served.url, "HF_HOME": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1])
-
-
-def test_a_dataset_and_its_tokenizer_are_streamed_from_the_hub(tmp_path, workshop, served):
-    """Once in one go, and once broken off and taken up again."""
-    whole, died, went_on = attempt_each(served, tmp_path, [[], ["data.name=dies"], ["data.name=dies", "num_workers=1"]])
-    assert whole[0] == 0, whole
-    folder = tmp_path / "data" / "fineweb_edu"
-    assert stored(folder) == workshop.expected(DOCUMENTS)
-    assert Manifest.read(folder).revision == Hub.commit("HuggingFaceFW/fineweb-edu")
-    read = {request.rpartition("/")[2] for request in served.requests if request.endswith(".parquet")}
-    assert read == {"000_00000.parquet", "001_00000.parquet", "002_00000.parquet"}
-    assert not any("CC-MAIN" in request for request in served.requests)
-    assert (died[0], went_on[0]) == (75, 0), (died, went_on)
-    assert contents(tmp_path / "data" / "dies") == contents(folder)
-
-
 LACKING = {
     "data.repository=o/nowhere": "data.repository=o/nowhere: no such repository on the hub",
     "data.revision=v9": "data.revision=v9: no such revision of HuggingFaceFW/fineweb-edu",
@@ -185,9 +149,52 @@ LACKING = {
 }
 
 
-def test_what_the_hub_lacks_is_one_line(tmp_path, served):
-    results = attempt_each(served, tmp_path, [[override] for override in LACKING])
-    for (code, errors), message in zip(results, LACKING.values(), strict=True):
-        assert code == 2
-        assert errors.startswith(f"error: {message}") and errors.count("\n") == 1
-    assert not (tmp_path / "data" / "fineweb_edu").exists()
+@pytest.fixture(scope="module")
+def attempts(tmp_path_factory, served):
+    """The exit code and standard error of preparations with this hub and an empty cache, and where they went."""
+    folder = tmp_path_factory.mktemp("attempts")
+    settings = [
+        f"data.root={folder / 'data'}",
+        "data=fineweb_edu",
+        "data.tokenizer.name=o/tokenizer",
+        "data.vocab_size=300",
+        "data.validation_fraction=0.2",
+        "data.shard_tokens=500",
+    ]
+    each = {override: [override, "data.name=lacking"] for override in LACKING}
+    each |= {"whole": [], "dies": ["data.name=dies"], "goes on": ["data.name=dies", "num_workers=1"]}
+    result = subprocess.run(
+        [sys.executable, "-c", PREPARE_EACH],
+        input=json.dumps([settings + overrides for overrides in each.values()]),
+        env={**os.environ, "HF_ENDPOINT": served.url, "HF_HOME": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert result.returncode == 0, result.stderr
+    return dict(zip(each, json.loads(result.stdout.splitlines()[-1]), strict=True)), folder / "data"
+
+
+def test_a_dataset_and_its_tokenizer_are_streamed_from_the_hub(workshop, served, attempts):
+    results, root = attempts
+    assert results["whole"][0] == 0, results["whole"]
+    assert stored(root / "fineweb_edu") == workshop.expected(DOCUMENTS)
+    assert Manifest.read(root / "fineweb_edu").revision == Hub.commit("HuggingFaceFW/fineweb-edu")
+    read = {request.rpartition("/")[2] for request in served.requests if request.endswith(".parquet")}
+    assert read == {"000_00000.parquet", "001_00000.parquet", "002_00000.parquet"}
+    assert not any("CC-MAIN" in request for request in served.requests)
+
+
+def test_a_preparation_from_the_hub_is_broken_off_and_taken_up_again(attempts):
+    results, root = attempts
+    assert (results["dies"][0], results["goes on"][0]) == (75, 0), results
+    assert contents(root / "dies") == contents(root / "fineweb_edu")
+
+
+@pytest.mark.parametrize("override", LACKING)
+def test_what_the_hub_lacks_is_one_line(attempts, override):
+    results, root = attempts
+    code, errors = results[override]
+    assert code == 2
+    assert errors.startswith(f"error: {LACKING[override]}") and errors.count("\n") == 1
+    assert not (root / "lacking").exists()
