@@ -5,6 +5,7 @@ Shapes: B sequences, S tokens.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -23,7 +24,11 @@ def documents_of(inputs: Tensor, end_of_document: int | None) -> Tensor | None:
     return None if end_of_document is None else document_numbers(inputs, end_of_document)
 
 
-def within_documents(documents: Tensor) -> Tensor:
-    """Which keys a query sees, itself and what stands before it in its document: (B, S) to bool (B, 1, S, S)."""
-    same = documents.unsqueeze(2) == documents.unsqueeze(1)
-    return same.tril().unsqueeze(1)
+def within_documents(documents: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to the scores of a query for each key, (B, S) to (B, 1, S, S): 0 or -inf.
+
+    0 where it sees the key: itself, and what stands before it in its document. As numbers of the scores' ``dtype``,
+    because attention would turn truth values into those for every layer anew, and keep them until the backward.
+    """
+    seen = (documents.unsqueeze(2) == documents.unsqueeze(1)).tril().unsqueeze(1)
+    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)

@@ -63,7 +63,7 @@ class Stage(nn.Module):
     ) -> Tensor:
         hidden = inputs if self.embedding is None else self.embedding(inputs)
         rotary = self.rotary.tables(hidden.shape[1], hidden.device, hidden.dtype)
-        mask = None if documents is None else within_documents(documents)
+        mask = None if documents is None else within_documents(documents, _dtype_of_products(hidden))
         for layer in self.layers.values():
             hidden = layer(hidden, rotary, mask, auxiliary)
         if self.norm is None or self.head is None:
@@ -72,6 +72,12 @@ class Stage(nn.Module):
         if labels is None:
             return self.head(hidden)
         return linear_cross_entropy(hidden.flatten(0, 1), self.head.weight, labels.flatten())
+
+
+def _dtype_of_products(hidden: Tensor) -> torch.dtype:
+    """The dtype in which matrix products and attention compute on ``hidden``."""
+    kind = hidden.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
 
 
 def _embedding(config: LlamaConfig) -> nn.Embedding:
@@ -116,7 +122,7 @@ class Attention(nn.Module):
     def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
         """(B, S, D) to (B, S, D); heads are (B, heads, S, head_dim) in between.
 
-        mask: which keys a query sees, bool (B, 1, S, S); None is the causal mask, which a kernel need not read.
+        mask: added to the scores, (B, 1, S, S); None is the causal mask, which a kernel need not read.
         """
         by_head = (*hidden.shape[:2], -1, self.head_dim)
         q = rotate(self.q(hidden).view(by_head).transpose(1, 2), rotary)

@@ -101,17 +101,39 @@ def test_stages_in_a_row_are_the_whole_model(cut: int) -> None:
     assert torch.equal(in_two, call(build(SMALL), leaves, tokens, None, None, documents))
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+def test_all_layers_keep_one_mask_for_their_backward(autocast: bool) -> None:
+    """Else it is what a long sequence needs most memory for."""
+    tokens = pack(SMALL, [[40, 24]])
+    mask_bytes = tokens.shape[1] ** 2 * (2 if autocast else 8)
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().nbytes() >= mask_bytes and tensor.shape[-2:] == (64, 64):
+            kept[tensor.untyped_storage().data_ptr()] = tensor  # alive, so that no other takes its place
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+    ):
+        leaves = leaves_of(SMALL, torch.float32 if autocast else torch.float64)
+        call(build(SMALL), leaves, tokens, tokens, None, document_numbers(tokens, END))
+    assert len(kept) == 1
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), min_size=7, max_size=7), min_size=1, max_size=3))
 def test_numbers_and_mask_follow_the_ends(rows: list[list[int]]) -> None:
     numbers = document_numbers(torch.tensor(rows), END)
-    mask = within_documents(numbers)
+    mask = within_documents(numbers, torch.float32)
     assert mask.shape == (len(rows), 1, 7, 7)
+    assert ((mask == 0) | (mask == -torch.inf)).all()
     for row, tokens in enumerate(rows):
         for query in range(7):
             begin = max((place + 1 for place in range(query) if tokens[place] == END), default=0)
             assert numbers[row, query] == tokens[:query].count(END)
-            assert mask[row, 0, query].tolist() == [begin <= key <= query for key in range(7)]
+            assert (mask[row, 0, query] == 0).tolist() == [begin <= key <= query for key in range(7)]
 
 
 def test_an_end_belongs_to_the_document_that_it_ends() -> None:
