@@ -14,7 +14,7 @@ from asyncpp.data.batches import Batches, validation_windows
 from asyncpp.data.config import MixtureConfig, TokenizerConfig
 from asyncpp.data.manifest import Manifest
 from asyncpp.data.prepare import prepare
-from asyncpp.data.tokens import open_tokens
+from asyncpp.data.tokens import end_of_document, open_tokens
 from asyncpp.data.verify import verify
 from asyncpp.errors import ConfigError
 
@@ -231,6 +231,9 @@ def test_a_mixture_reads_prepared_sources(config, workshop):
     rows = Batches(tokens, 16, 40, seed=0).batch(0)
     assert sum(bytes(row) in mine for row in rows) == 30
     assert validation_windows(tokens, 16, 10).shape == (10, 17)
+    assert (
+        end_of_document(mixed) == end_of_document(other) == tokens.end_of_document == stored(other.folder)["train"][-1]
+    )
 
 
 def test_a_mixture_of_two_tokenizers_is_refused(config, workshop):
