@@ -89,7 +89,7 @@ class Config:
             pipeline.num_stages,
             f"expected at most model.num_layers={self.model.num_layers} parts of the model, not {num_parts}",
         )
-        self.layers  # raises for a split that is none
+        pipeline.layers("pipeline", self.model, self.data.sequence_length, num_parts)
         if pipeline.is_simulated:
             return
         name = pipeline.name

@@ -224,10 +224,10 @@ def test_a_dry_run_describes_every_parameter_once_and_leaves_nothing(tmp_path):
     assert budget == "budget: 400 steps of 1,024 tokens are 409,600; micro-batches a step: 1"
     assert memory.startswith("memory of rank 0: 0.0")
     assert first.endswith(": 787,296 parameters")
-    assert [line for line in lines if line.startswith("stage")] == [
-        "stage 0: delay 1, 393,600 parameters", "stage 1: delay 1, 393,696 parameters",
+    assert [line for line in lines if line.startswith("part")] == [
+        "part 0: delay 1, 3 layers, 492,096 parameters", "part 1: delay 1, 1 layers, 295,200 parameters",
     ]  # fmt: skip
-    groups = [line for line in lines if not line.startswith("stage")]
+    groups = [line for line in lines if not line.startswith("part")]
     elements = [int(line.split(" elements")[0].split()[-1].replace(",", "")) for line in groups]
     assert sum(elements) == 787_296
     assert list(tmp_path.iterdir()) == []

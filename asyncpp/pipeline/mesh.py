@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -67,6 +68,12 @@ class Position:
         return f"rank {self.rank} (stage {self.stage}{replica})"
 
 
+def _new_group(ranks: list[int], timeout: timedelta | None = None, backend: str | None = None) -> Group:
+    """Every rank calls this, also one that is not in ``ranks``; what that gets is of no use."""
+    group: Any = dist.new_group(ranks, timeout, backend)
+    return group
+
+
 class Mesh:
     """The groups of a rank. torch.distributed is initialised with all ranks, each of which makes a Mesh.
 
@@ -77,11 +84,11 @@ class Mesh:
         self.position = position
         self.timeout = timedelta(seconds=timeout_s)
         every = list(range(position.num_ranks))
-        self.p2p = {payload: dist.new_group(every) for payload in Payload}
-        self.evaluation = dist.new_group(every)
+        self.p2p = {payload: _new_group(every) for payload in Payload}
+        self.evaluation = _new_group(every)
         # Records are small and on the CPU, wherever the weights are.
-        self.reports = dist.new_group(every, backend="gloo", timeout=self.timeout)
-        self.control = dist.new_group(every, backend="gloo", timeout=self.timeout)
+        self.reports = _new_group(every, backend="gloo", timeout=self.timeout)
+        self.control = _new_group(every, backend="gloo", timeout=self.timeout)
         num_stages, num_ranks = position.num_stages, position.num_ranks
         self.replicas = self._one_of([list(range(stage, num_ranks, num_stages)) for stage in range(num_stages)])
         firsts = range(0, num_ranks, num_stages) if num_stages > 1 else ()
@@ -91,7 +98,7 @@ class Mesh:
         """Make all these groups, as every rank has to; return the one that this rank is in."""
         own = None
         for ranks in members:
-            group = dist.new_group(ranks, timeout=self.timeout)
+            group = _new_group(ranks, timeout=self.timeout)
             if self.position.rank in ranks:
                 own = group
         return own

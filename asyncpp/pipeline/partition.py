@@ -40,8 +40,8 @@ def indices_by_part(
     """Positions in the canonical parameter list that each part owns, in that order.
 
     The embedding belongs to the first part, the last norm and the head to the last. ``layers``: one range a part.
-    ``aliases``: names of the last part's parameters that read another part's values (asyncpp.model.layout.tied_aliases):
-    where given, the last part owns a copy of those.
+    ``aliases``: names of the last part's parameters that read another part's values, from
+    asyncpp.model.layout.tied_aliases; where given, the last part owns a copy of those.
     """
     owned: list[list[int]] = [[] for _ in layers]
     copied = set((aliases or {}).values())

@@ -51,7 +51,7 @@ class Replicas:
         return {name: weights[position] for name, position in self._positions.items()}
 
     def by_position(self, gradients: list[Tensor]) -> list[Tensor]:
-        """The gradients of the leaves as a list for the versions' weights: those of one position are added, in order."""
+        """The leaves' gradients as a list for the versions' weights: those of one position are added, in order."""
         merged: dict[int, Tensor] = {}
         for position, gradient in zip(self._positions.values(), gradients, strict=True):
             merged[position] = merged[position] + gradient if position in merged else gradient

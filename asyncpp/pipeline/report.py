@@ -48,7 +48,10 @@ class Rows:
 
     def __post_init__(self) -> None:
         self.length = max(
-            1 + self.num_chunks + len(TIMERS) + sum(len(share.indices) + share.num_loads for share in self._shares(stage))
+            1
+            + self.num_chunks
+            + len(TIMERS)
+            + sum(len(share.indices) + share.num_loads for share in self._shares(stage))
             for stage in range(self.position.num_stages)
         )
 

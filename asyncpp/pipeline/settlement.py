@@ -104,7 +104,9 @@ class Settler:
 
     def _exchange(self, batch: Batch, norms: list[dict[int, float]]) -> BatchReport:
         chunks = range(len(self._parts))
-        loads = [batch.expert_loads[chunk].flatten().tolist() if chunk in batch.expert_loads else [] for chunk in chunks]
+        loads = [
+            batch.expert_loads[chunk].flatten().tolist() if chunk in batch.expert_loads else [] for chunk in chunks
+        ]
         own = RankReport(
             loss=sum(loss.item() for loss in batch.losses),
             staleness=[float(batch.number - batch.versions[chunk]) for chunk in chunks],

@@ -14,7 +14,7 @@ class Timers:
     """Seconds since they were last taken, by a name of TIMERS."""
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys(TIMERS, 0.0)
+        self._seconds: dict[str, float] = dict.fromkeys(TIMERS, 0.0)
 
     def add(self, name: str, seconds: float) -> None:
         self._seconds[name] += seconds
@@ -27,5 +27,6 @@ class Timers:
 
     def take(self) -> list[float]:
         """In the order of TIMERS; they start again from zero."""
-        seconds, self._seconds = self._seconds, dict.fromkeys(TIMERS, 0.0)
-        return list(seconds.values())
+        seconds = list(self._seconds.values())
+        self._seconds = dict.fromkeys(self._seconds, 0.0)
+        return seconds

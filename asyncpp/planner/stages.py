@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from asyncpp.errors import ConfigError
-from asyncpp.pipeline.partition import even_split
 from asyncpp.planner.config import PlanConfig
 from asyncpp.planner.memory import (
     Held,
@@ -61,22 +60,28 @@ class Stage:
 def cut(config: PlanConfig) -> list[Stage]:
     """The stages of one pipeline, first to last; a single one where it is simulated.
 
-    The simulator cuts evenly. Otherwise the slowest stage is as fast as can be among the splits that fit; where none
-    does, or a stage's chunks share its memory, among all.
+    The cut is the one that a run makes (asyncpp.pipeline.partition). Where that does not fit, and the user has not
+    given it, it is the fastest that does; where none does, or a stage's chunks share its memory, the run's own again.
     """
     pieces, held = units(config), held_by_part(config)
-    if config.pipeline.is_simulated:
-        sizes = [len(layers) for layers in even_split(config.model.num_layers, len(held))]
-        sizes[0] += 1
-        sizes[-1] += 1
-        return _stages(config, pieces, held, sizes, num_stages=1)
-    num_stages = config.pipeline.num_stages
-    if len(held) == num_stages:
-        for sizes in _splits_that_may_fit(config, pieces, held):
-            stages = _stages(config, pieces, held, sizes, num_stages)
-            if all(stage.memory.total <= config.hardware.usable_bytes for stage in stages):
-                return stages
-    return _stages(config, pieces, held, split_layers(_costs(pieces), len(held)), num_stages)
+    pipeline = config.pipeline
+    num_stages = 1 if pipeline.is_simulated else pipeline.num_stages
+    layers = pipeline.layers("pipeline", config.model, config.data.sequence_length, len(held))
+    sizes = [len(owned) for owned in layers]
+    sizes[0] += 1
+    sizes[-1] += 1
+    default = _stages(config, pieces, held, sizes, num_stages)
+    if _fits(config, default) or pipeline.split is not None or len(held) != num_stages:
+        return default
+    for sizes in _splits_that_may_fit(config, pieces, held):
+        stages = _stages(config, pieces, held, sizes, num_stages)
+        if _fits(config, stages):
+            return stages
+    return default
+
+
+def _fits(config: PlanConfig, stages: Sequence[Stage]) -> bool:
+    return all(stage.memory.total <= config.hardware.usable_bytes for stage in stages)
 
 
 def held_by_part(config: PlanConfig) -> list[Held]:

@@ -32,6 +32,9 @@ from asyncpp.trainer.rank import train_rank
 if TYPE_CHECKING:
     from asyncpp.config import Config
 
+# What every rank has in memory before it is forked. The second is what torch.autograd.grad imports, for half a second,
+# the first time that it is given gradients of the outputs.
+PRELOAD = ["asyncpp.trainer.launch", "torch.fx.experimental.symbolic_shapes"]
 GRACE_S = 1.0  # after the first failure: the others' reports tell which was the cause
 _FIELDS = 4  # of an action on the board
 _KINDS = list(Kind)
@@ -74,7 +77,7 @@ def launch(config: Config, folder: Path) -> dict[str, float]:
     """
     num_ranks = config.pipeline.num_ranks
     context = multiprocessing.get_context("forkserver")  # imports torch once for all ranks, and forks without threads
-    context.set_forkserver_preload(["asyncpp.trainer.launch"])
+    context.set_forkserver_preload(PRELOAD)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     cells = context.RawArray("q", num_ranks * _FIELDS)
     ranks = [_Rank(context, rank, (config, folder, store.port, cells)) for rank in range(num_ranks)]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +27,12 @@ START_TIMEOUT_S = 1800.0  # ranks start apart: one prepares data, reads slower d
 
 
 def train_rank(
-    config: Config, position: Position, store: dist.Store, local_rank: int, folder: Path, watchers: Sequence[Watcher] = ()
+    config: Config,
+    position: Position,
+    store: dist.Store,
+    local_rank: int,
+    folder: Path,
+    watchers: Sequence[Watcher] = (),
 ) -> dict[str, float]:
     """Train as rank ``position.rank``, from the first connection to the last, and return what the loop does.
 
@@ -73,5 +76,9 @@ def _device(config: Config, local_rank: int) -> torch.device:
 def _connect(position: Position, store: dist.Store, device: torch.device) -> None:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
-        backend, store=store, rank=position.rank, world_size=position.num_ranks, timeout=timedelta(seconds=START_TIMEOUT_S)
+        backend,
+        store=store,
+        rank=position.rank,
+        world_size=position.num_ranks,
+        timeout=timedelta(seconds=START_TIMEOUT_S),
     )

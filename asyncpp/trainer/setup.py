@@ -36,9 +36,8 @@ def describe(config: Config) -> str:
     for part in range(config.profile.num_stages):
         state = build_state(config, part, lambda owned: [torch.empty(info.shape, device="meta") for info in owned])
         layers = config.layers[part]
-        lines.append(
-            f"part {part}: delay {state.profile.delays[part]}, {len(layers)} layers, {state.num_parameters:,} parameters"
-        )
+        size = f"{len(layers)} layers, {state.num_parameters:,} parameters"
+        lines.append(f"part {part}: delay {state.profile.delays[part]}, {size}")
         lines.append(state.optimizer.describe())
     return "\n".join(lines)
 

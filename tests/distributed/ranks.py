@@ -17,15 +17,14 @@ from torch import Tensor
 from asyncpp.config import Config
 from asyncpp.model.init import initial_weights
 from asyncpp.pipeline.mesh import Mesh, Position
+from asyncpp.trainer.launch import PRELOAD
 from asyncpp.trainer.processes import build_runtime
-
-PRELOAD = ["asyncpp.trainer.launch", "distributed.ranks"]
 
 
 def on_ranks(num_ranks: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 300.0) -> list[Any]:
     """``function(rank, *arguments)`` in a process for every rank, connected; what each returns, in order of rank."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
+    context.set_forkserver_preload([*PRELOAD, "distributed.ranks"])
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pipes, processes = [], []
     for rank in range(num_ranks):
@@ -54,9 +53,7 @@ def _main(rank: int, num_ranks: int, port: int, pipe: Any, function: Callable[..
         torch.set_num_threads(1)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
-        dist.init_process_group(
-            "gloo", store=store, rank=rank, world_size=num_ranks, timeout=timedelta(seconds=60)
-        )
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=timedelta(seconds=60))
         pipe.send((True, function(rank, *arguments)))
     except BaseException:
         pipe.send((False, traceback.format_exc()))

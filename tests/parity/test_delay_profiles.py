@@ -9,7 +9,7 @@ from reference.pipedream import PipeDreamStage, train
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos
 from asyncpp.model.llama import build
-from asyncpp.pipeline.partition import even_split, indices_by_stage
+from asyncpp.pipeline.partition import indices_by_part
 from asyncpp.trainer.setup import build_simulator
 from parity.conftest import NUM_STEPS, learning_rates
 from parity.test_hand_written_loops import ADAMW, simulate
@@ -25,7 +25,7 @@ def test_pipedream_is_a_hand_written_pipeline_with_a_stash(make_config, windows_
     )  # fmt: skip
     parameters = parameter_infos(config.model)
     weights = initial_weights(config.model, config.seed)
-    layers = even_split(4, num_stages)
+    layers = config.layers
     stages = [
         PipeDreamStage(
             build(config.model, layers[number], first=number == 0, last=number == num_stages - 1),
@@ -34,7 +34,7 @@ def test_pipedream_is_a_hand_written_pipeline_with_a_stash(make_config, windows_
             num_batches=NUM_STEPS,
             **ADAMW,
         )
-        for number, owned in enumerate(indices_by_stage(parameters, layers))
+        for number, owned in enumerate(indices_by_part(parameters, layers))
     ]
     expected = train(stages, windows_by_step, learning_rates(config))
     losses, ours = simulate(config, windows_by_step)

@@ -8,34 +8,71 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from asyncpp.pipeline.update import Decision, clip, decide, parameter_norms
+from asyncpp.pipeline.clipping import ByGlobalNorm, ByPreviousNorm, ByStageNorm, Decision, Never, total_norm
+from asyncpp.pipeline.simulator import BatchGradient
+from asyncpp.pipeline.update import clip, parameter_norms
 from asyncpp.trainer.setup import build_simulator
+
+
+def stage_of(*indices: int) -> SimpleNamespace:
+    return SimpleNamespace(indices=indices)
 
 
 def test_norms_3_and_4_with_limit_1_are_scaled_by_a_fifth():
     """One stage's gradient has norm 3, the other's 4."""
-    stages = [SimpleNamespace(indices=[0]), SimpleNamespace(indices=[1])]
     gradients = [[torch.full((9,), 1.0)], [torch.full((2, 2), 2.0)]]
-    decision = decide(stages, [parameter_norms(owned) for owned in gradients], 1.0)
-    assert decision == Decision(grad_norm=5.0, clip_factor=0.2, skipped=False)
-    for owned in gradients:
+    norms = [parameter_norms(stage_of(stage), owned) for stage, owned in enumerate(gradients)]
+    whole = norms[0] | norms[1]
+    decisions = [ByGlobalNorm(1.0).decide(0, own, {0: whole}.get) for own in norms]
+    assert total_norm(whole) == 5.0
+    assert decisions == [Decision(clip_factor=0.2, skipped=False)] * 2
+    for owned, decision in zip(gradients, decisions, strict=True):
         clip(owned, decision)
     assert gradients[0][0].tolist() == pytest.approx([0.2] * 9) and gradients[1][0][0, 0] == pytest.approx(0.4)
-    norms = [[3.0], [4.0]]
-    assert decide(stages, norms, 5.0).clip_factor == decide(stages, norms, None).clip_factor == 1.0
-    assert decide(stages, [[0.0], [0.0]], 1.0) == Decision(0.0, 1.0, skipped=False)
-    assert decide(stages, [[3.0], [math.inf]], 1.0).skipped and decide(stages, [[math.nan], [4.0]], None).skipped
+
+
+@pytest.mark.parametrize(
+    ("clipping", "norms", "wanted"),
+    [
+        (ByGlobalNorm(5.0), {0: 3.0, 1: 4.0}, Decision(1.0, False)),  # at the limit
+        (ByGlobalNorm(None), {0: 3.0, 1: 4.0}, Decision(1.0, False)),
+        (ByGlobalNorm(1.0), {0: 0.0, 1: 0.0}, Decision(1.0, False)),
+        (ByGlobalNorm(1.0), {0: 3.0, 1: math.inf}, Decision(1.0, True)),
+        (ByGlobalNorm(None), {0: math.nan, 1: 4.0}, Decision(1.0, True)),
+        (ByStageNorm(1.0), {0: 2.0, 1: 4.0}, Decision(0.5, False)),
+        (ByStageNorm(1.0), {0: 2.0, 1: math.nan}, Decision(0.5, False)),  # the other stage's business
+        (ByStageNorm(1.0), {0: math.nan, 1: 4.0}, Decision(1.0, True)),
+        (Never(1.0), {0: 3.0, 1: 4.0}, Decision(1.0, False)),
+        (Never(1.0), {0: 3.0, 1: math.nan}, Decision(1.0, True)),
+        (ByPreviousNorm(1.0), {0: 3.0, 1: 4.0}, Decision(0.1, False)),  # the batch before had norm 10
+        (ByPreviousNorm(1.0), {0: math.inf, 1: 4.0}, Decision(1.0, True)),
+    ],
+)
+def test_a_stage_with_parameter_0_decides(clipping, norms, wanted):
+    known = {7: norms, 6: {0: 6.0, 1: 8.0}}
+    assert clipping.decide(7, {0: norms[0]}, known.get) == wanted
+
+
+def test_the_first_batch_has_no_norm_before_it():
+    assert ByPreviousNorm(1.0).decide(0, {0: 30.0}, {0: {0: 30.0}}.get) == Decision(1.0, False)
+
+
+def test_ways_of_clipping_that_do_not_wait_do_not_ask():
+    asked: list[int] = []
+    assert ByStageNorm(1.0).decide(7, {0: 2.0}, asked.append).clip_factor == 0.5
+    assert asked == []
+    ByPreviousNorm(1.0).decide(7, {0: 2.0}, asked.append)
+    assert asked == [6]
 
 
 def test_the_norm_does_not_depend_on_the_split():
-    norms = torch.rand(50, dtype=torch.float64).tolist()
-    whole = decide([SimpleNamespace(indices=range(50))], [norms], None)
-    halves = [SimpleNamespace(indices=range(20, 50)), SimpleNamespace(indices=range(20))]
-    assert decide(halves, [norms[20:], norms[:20]], None) == whole
+    norms = dict(enumerate(torch.rand(50, dtype=torch.float64).tolist()))
+    assert total_norm(dict(reversed(norms.items()))) == total_norm(norms)
 
 
 def test_norms_are_in_double_precision():
-    assert parameter_norms([torch.full((4,), 1e30), torch.full((4,), 1e-30)]) == pytest.approx([2e30, 2e-30])
+    norms = parameter_norms(stage_of(4, 7), [torch.full((4,), 1e30), torch.full((4,), 1e-30)])
+    assert list(norms) == [4, 7] and list(norms.values()) == pytest.approx([2e30, 2e-30])
 
 
 def test_clipping_is_by_the_norm_over_all_stages(make_config):
@@ -64,9 +101,9 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_the_rule_still_holds(m
     honest = simulator.differentiate
 
     def poisoned(weights, windows):
-        loss, gradients = honest(weights, windows)
-        gradients[3][0] = bad
-        return loss, gradients
+        result = honest(weights, windows)
+        result.gradients[3][0] = bad
+        return result
 
     simulator.differentiate = poisoned
     record = simulator.train_batch(3, torch.arange(40).view(4, 10), 1.0)
@@ -97,7 +134,11 @@ def test_an_update_of_the_wrong_batch_is_refused(make_config):
 def test_adaptive_dc_asgd_survives_a_gradient_that_is_not_finite(make_config):
     simulator = build_simulator(make_config("correction=dc_asgd", "correction.adaptive=true"))
     honest = simulator.differentiate
-    simulator.differentiate = lambda weights, windows: (math.nan, [g * math.nan for g in honest(weights, windows)[1]])
+
+    def poisoned(weights, windows):
+        return BatchGradient(math.nan, [g * math.nan for g in honest(weights, windows).gradients], None)
+
+    simulator.differentiate = poisoned
     assert simulator.train_batch(0, torch.arange(40).view(4, 10), 1.0).update.skipped
     simulator.differentiate = honest
     assert not simulator.train_batch(1, torch.arange(40).view(4, 10), 1.0).update.skipped
