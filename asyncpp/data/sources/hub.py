@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,9 +51,9 @@ class HubSource(Source):
         with self._errors_in_one_line(pa.ArrowException):
             dataset = self._dataset()
             if start:
-                dataset.load_state_dict(start["state"])
-            skipped = start["rows"] if start else 0
-            state = dataset.state_dict()
+                dataset.load_state_dict(copy.deepcopy(start["state"]))
+            # Until it has yielded a batch, a stream that was told where to begin says that it is at the very beginning.
+            state, skipped = (start["state"], start["rows"]) if start else (dataset.state_dict(), 0)
             for table in dataset.iter(batch_size=ROWS_PER_BATCH):
                 # As bytes, because Arrow does not check that a string is UTF-8.
                 raws = cast(pa.Table, table).column(0).cast(pa.large_binary()).to_pylist()
