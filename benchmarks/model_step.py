@@ -6,8 +6,8 @@ step_over_transformers: the same tokens, dtype and loss, every gradient (the opt
 step_over_kernels: our step over its matrix products and attention alone, in the same kernels: 1 is what they allow.
 twin_over_mixture: tiny_moe's block (16 experts) with its auxiliary loss, the twin of tests/reference over ours;
 twin_over_experts: without the auxiliary loss, which the twin also computes in loops.
-head_peak_mib: what output head and cross-entropy hold at their peak, forward and backward, beside what goes in, for
-4096 tokens of the model's width and vocabulary; plain_head_peak_mib: torch's linear and cross_entropy.
+head_peak_mib: what output head and cross-entropy hold at their peak, forward and backward, beside what goes in, for the
+step's tokens; plain_head_peak_mib: torch's linear and cross_entropy.
 
 All in one process on one thread, a step of each in turn. Lower quartiles of processor time are compared: whatever else
 the machine does falls on all alike, and waiting for a core counts for none.
@@ -45,7 +45,6 @@ from asyncpp.parameters import Role
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from reference.model.moe_by_loops import experts_by_loops, mixture_by_loops  # pyright: ignore[reportMissingImports]
 
-HEAD_TOKENS = 4096
 MIXTURE_ROUNDS = 20  # for each of ``num_rounds``: a block takes milliseconds
 
 
@@ -112,11 +111,11 @@ def kernels_step(config: LlamaConfig, dtype: torch.dtype, tokens: Tensor, labels
     return step
 
 
-def head_peaks_mib(config: LlamaConfig) -> dict[str, float]:
+def head_peaks_mib(config: LlamaConfig, num_tokens: int) -> dict[str, float]:
     """The peak of head and cross-entropy, ours and torch's."""
-    hidden = torch.randn(HEAD_TOKENS, config.hidden_size, requires_grad=True)
+    hidden = torch.randn(num_tokens, config.hidden_size, requires_grad=True)
     weight = torch.randn(config.vocab_size, config.hidden_size, requires_grad=True)
-    labels = torch.randint(config.vocab_size, (HEAD_TOKENS,))
+    labels = torch.randint(config.vocab_size, (num_tokens,))
 
     def ours() -> object:
         return torch.autograd.grad(linear_cross_entropy(hidden, weight, labels), (hidden, weight))
@@ -191,6 +190,7 @@ def measure(options: Options) -> dict[str, float | str]:
     mixture: MoEConfig = typed(compose_overrides(["model=tiny_moe"]), "model")
     windows = torch.randint(config.vocab_size, (options.batch_size, options.sequence_length + 1))
     tokens, labels = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+    peaks_mib = head_peaks_mib(config, tokens.numel())  # first: later, memory that is free already would serve it
     steps = {"ours": our_step, "transformers": their_step}
     if not isinstance(config, MoEConfig):
         steps["kernels"] = kernels_step
@@ -206,7 +206,7 @@ def measure(options: Options) -> dict[str, float | str]:
         "step_s": dense_s["ours"],
         "transformers_step_s": dense_s["transformers"],
         "mixture_ms": 1e3 * mixture_s["mixture"],
-        **head_peaks_mib(config),
+        **peaks_mib,
     }
 
 
