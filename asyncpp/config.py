@@ -119,6 +119,9 @@ class Config:
             "needs a second gradient of every batch, at the newest weights, which a pipeline does not have; "
             "use pipeline=simulated",
         )
+        sharded = pipeline.shard_optimizer
+        accepted = f"expected false with correction={self.correction.name}, whose state every replica needs whole"
+        require(not (sharded and self.correction.corrects_gradients), "pipeline.shard_optimizer", sharded, accepted)
         every = trainer.probe_every
         require(every is None, "trainer.probe_every", every, "expected null, or pipeline=simulated")
         tied = self.model.tied_embeddings and pipeline.num_stages > 1

@@ -16,6 +16,7 @@ class CorrectionConfig:
 
     correction: ClassVar[str] = "asyncpp.correction.base.Correction"  # import path of what this configures
     acts_without_delay: ClassVar[bool] = False  # True: a synchronous run, too, is changed by it
+    corrects_gradients: ClassVar[bool] = False  # True: it changes what the optimizer sees, not what it makes of that
     needs_constant_delay: ClassVar[bool] = False  # True: not defined where the delay varies from batch to batch
 
     name: str = MISSING
@@ -80,6 +81,7 @@ class DelayCompensationConfig(StrengthConfig):
     """strength: lambda, or lambda_0 where ``adaptive``; ema: decay rate of the mean square; eps: added to it."""
 
     correction = "asyncpp.correction.dc_asgd.DelayCompensation"
+    corrects_gradients = True
 
     adaptive: bool = MISSING
     ema: float = MISSING

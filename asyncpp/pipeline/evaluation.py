@@ -48,11 +48,26 @@ class Evaluation:
         All ranks call this at the same version, and all have the result, which is the simulator's to the bit.
         """
         losses = {"val/loss": self._mean_loss([part.state.versions.current for part in self._parts])}
-        z_weights = [part.state.z_weights() for part in self._parts]
+        z_weights = [self._z_weights(part) for part in self._parts]
         present = [weights for weights in z_weights if weights is not None]
         if present:
             losses["val/loss_z"] = self._mean_loss(present)
         return losses
+
+    def _z_weights(self, part: Part) -> list[Tensor] | None:
+        """Of all the part's parameters, from all the replicas that update some of them."""
+        state = part.state
+        own = state.z_weights()
+        if own is None or state.owners is None:
+            return own
+        values = iter(own)
+        weights = zip(state.versions.current, state.owners, strict=True)
+        complete = [
+            next(values).contiguous() if owner == state.replica else torch.empty_like(weight)
+            for weight, owner in weights
+        ]
+        self._mesh.exchange(complete, state.owners)
+        return complete
 
     @torch.no_grad()
     def _mean_loss(self, weights: Sequence[Sequence[Tensor]]) -> float:

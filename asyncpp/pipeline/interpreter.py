@@ -11,6 +11,7 @@ that of ``settle``: so the same interpreter runs in a process of its own or besi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -96,7 +97,9 @@ class Interpreter:
 
     settle: takes a batch whose backwards are all done. lr_factor: what lr_schedule multiplies a batch's rates by.
     recompute: keep a forward's input only, and run it again before its backward.
+    share: completes the weights of a new version by those that other replicas have updated.
     end_of_document: as in Simulator. Every stage reads the tokens itself, so nothing about documents is sent.
+    started_s: when the last action began, by time.perf_counter(); an UPDATE begins when its norm is there.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Interpreter:
         recompute: bool,
         end_of_document: int | None,
         timers: Timers,
+        share: Callable[[Sequence[Tensor], Sequence[int] | None], None],
     ) -> None:
         self.parts = parts
         self._num_micro_batches = num_micro_batches
@@ -122,6 +126,8 @@ class Interpreter:
         self._recompute = recompute
         self._end_of_document = end_of_document
         self._timers = timers
+        self.started_s = time.perf_counter()
+        self._share = share
         self._saved: dict[tuple[int, int, int], _Saved] = {}
         self._mailbox: dict[tuple[Payload, int, int, int], Tensor] = {}  # for (payload, batch, micro-batch, part)
         self._batches: dict[int, Batch] = {}
@@ -136,6 +142,7 @@ class Interpreter:
 
     def run(self, action: Action) -> None:
         """Do ``action``. Raises what the links and the settlement raise."""
+        self.started_s = time.perf_counter()
         with self._timers.measure(_TIMER_OF[action.kind]):
             self._do[action.kind](action)
 
@@ -234,6 +241,7 @@ class Interpreter:
         with self._timers.measure("wait_norm_s"):
             decision = settlement.decision(action.chunk)
             gradients = settlement.gradients(action.chunk)
+        self.started_s = time.perf_counter()
         read, expected = settlement.batch.versions[action.chunk], state.version_for(action.batch)
         if read != expected:
             raise RuntimeError(
@@ -241,6 +249,7 @@ class Interpreter:
             )
         staleness = state.versions.newest - read
         step(state, gradients, decision, action.batch, staleness, self._lr_factor(action.batch))
+        self._share(state.versions.current, state.owners)
         settlement.batch.updated.add(action.chunk)
         if len(settlement.batch.updated) == len(self.parts):
             del self._settlements[action.batch]

@@ -6,7 +6,7 @@ Kinds of traffic that could overtake each other have process groups of their own
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -128,6 +128,24 @@ class Mesh:
         flat /= self.position.data_parallel
         pieces = flat.split([tensor.numel() for tensor in tensors])
         torch._foreach_copy_(tensors, [piece.view_as(t) for piece, t in zip(pieces, tensors, strict=True)])
+
+    def exchange(self, tensors: Sequence[Tensor], owners: Sequence[int] | None) -> None:
+        """Overwrite each tensor by that of the replica which owns it; nothing where ``owners`` is None. Waits."""
+        if owners is None:
+            return
+        for replica in range(self.position.data_parallel):
+            owned = [tensor for tensor, owner in zip(tensors, owners, strict=True) if owner == replica]
+            if owned:
+                self._broadcast(owned, replica)
+
+    def _broadcast(self, tensors: list[Tensor], replica: int) -> None:
+        source = replica * self.position.num_stages + self.position.stage
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        with lost("a replica"):
+            dist.broadcast(flat, source, group=self.replicas)
+        if replica != self.position.replica:
+            pieces = flat.split([tensor.numel() for tensor in tensors])
+            torch._foreach_copy_(tensors, [piece.view_as(t) for piece, t in zip(pieces, tensors, strict=True)])
 
     def both_ends(self, tensor: Tensor) -> Tensor:
         """On the first and the last stage: the sum of the first's tensor and the last's, in this order. Waits."""

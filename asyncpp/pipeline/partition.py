@@ -53,6 +53,16 @@ def indices_by_part(
     return owned
 
 
+def share_out(sizes: Sequence[int], num_replicas: int) -> list[int]:
+    """Which replica updates each of the parameters of these sizes, whole: the largest first, to whoever has least."""
+    loads = [0] * num_replicas
+    owners = [0] * len(sizes)
+    for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+        owners[place] = loads.index(min(loads))
+        loads[owners[place]] += sizes[place]
+    return owners
+
+
 def _part_of(name: str, layers: Sequence[range]) -> int:
     match = _LAYER.match(name)
     if match is None:

@@ -23,7 +23,8 @@ from asyncpp.schedule.builders import stage_actions
 
 
 class Watcher(Protocol):
-    """Is told of every action, before and after it. Times are of time.perf_counter()."""
+    """Is told of every action, before and after it. Times are of time.perf_counter(); an UPDATE starts when it need
+    not wait for the norm any more."""
 
     def begin(self, action: Action) -> None: ...
     def end(self, action: Action, start_s: float, end_s: float) -> None: ...
@@ -127,14 +128,13 @@ class Runtime:
     def _run(self, action: Action) -> None:
         for watcher in self._watchers:
             watcher.begin(action)
-        start_s = time.perf_counter()
         try:
             self._interpreter.run(action)
         except Exception as error:
             raise ActionFailed(self._mesh.position, action, error) from error
         end_s = time.perf_counter()
         for watcher in self._watchers:
-            watcher.end(action, start_s, end_s)
+            watcher.end(action, self._interpreter.started_s, end_s)
 
     def _record(self, batch: int) -> BatchRecord:
         report = self._settler.report(batch)

@@ -80,11 +80,23 @@ class Settler:
         by_chunk = [part.replicas.by_position(batch.gradients[chunk]) for chunk, part in enumerate(self._parts)]
         batch.gradients.clear()
         self._mesh.average([gradient for gradients in by_chunk for gradient in gradients])
-        for part, gradients in zip(self._parts, by_chunk, strict=True):
-            if self._tied_index in part.state.indices and self._mesh.position.num_stages > 1:
-                place = part.state.indices.index(self._tied_index)
-                gradients[place] = self._mesh.both_ends(gradients[place])
+        self._sum_tied(by_chunk)
         return _Reduced(by_chunk, self._norms(by_chunk))
+
+    def _sum_tied(self, by_chunk: list[list[Tensor]]) -> None:
+        """Give both copies of a tied weight the sum of their gradients, the first part's plus the last one's."""
+        held = [
+            (gradients, part.state.indices.index(self._tied_index))
+            for part, gradients in zip(self._parts, by_chunk, strict=True)
+            if self._tied_index in part.state.indices
+        ]
+        if self._mesh.position.num_stages > 1:
+            for gradients, place in held:
+                gradients[place] = self._mesh.both_ends(gradients[place])
+        elif len(held) == 2:  # the ends of the model are chunks of one stage
+            (first, i), (last, j) = held
+            first[i] = first[i] + last[j]
+            last[j] = first[i].clone()
 
     def _norms(self, by_chunk: list[list[Tensor]]) -> list[dict[int, float]]:
         return [parameter_norms(part.state, owned) for part, owned in zip(self._parts, by_chunk, strict=True)]

@@ -17,7 +17,9 @@ from asyncpp.pipeline.weights import WeightVersions
 class StageState:
     """stage: its number. indices: positions of its parameters in the canonical list, which lists here are aligned with.
 
-    profile: the configured delays.
+    profile: the configured delays. owners: for each parameter, which of the replicas of this stage updates it, where
+    they share that work out; None: each of them updates all. replica: this one's number. Optimizer and correction are
+    of the parameters that this one updates.
     """
 
     stage: int
@@ -26,6 +28,14 @@ class StageState:
     versions: WeightVersions
     optimizer: Optimizer
     correction: Correction
+    owners: Sequence[int] | None = None
+    replica: int = 0
+
+    def own(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Those of a list's tensors that belong to parameters which this replica updates."""
+        if self.owners is None:
+            return list(tensors)
+        return [tensor for tensor, owner in zip(tensors, self.owners, strict=True) if owner == self.replica]
 
     @property
     def num_parameters(self) -> int:
@@ -36,7 +46,10 @@ class StageState:
         return version_of(batch, self.correction.delay(batch, self.profile.delay(self.stage, batch)))
 
     def z_weights(self) -> list[Tensor] | None:
-        """The newest weights as the correction reads them at z, or None where it has no such reading."""
+        """The newest weights as the correction reads them at z, or None where it has no such reading.
+
+        Of the parameters that this replica updates.
+        """
         last = self.versions.newest - 1
         staleness = last - self.version_for(last) if last >= 0 else 0
-        return self.correction.z_weights(self.versions.current, staleness)
+        return self.correction.z_weights(self.own(self.versions.current), staleness)

@@ -53,9 +53,10 @@ def step(
     """
     if stage.versions.newest != batch:
         raise LookupError(f"stage {stage.stage} is at weight version {stage.versions.newest}, not {batch}")
+    gradients = stage.own(gradients)
     clip(gradients, decision)
     lr_factor *= stage.correction.lr_factor(batch, staleness)
-    weights = stage.versions.open_next()
+    weights = stage.own(stage.versions.open_next())
     for group in stage.optimizer.groups:
         rule = StandStill(group.rule) if decision.skipped else group.rule
         lr = group.peak_lr * lr_factor

@@ -46,11 +46,9 @@ def build_runtime(
     """
     pipeline, trainer, position = config.pipeline, config.trainer, mesh.position
     timers, autocast, end_of_document = Timers(), build_autocast(config), masked_end_of_document(config)
-    parts = [
-        _build_part(config, part, weights_of)
-        for part in range(config.profile.num_stages)[position.stage :: position.num_stages]
-    ]
-    segments = _segments(config)
+    numbers = range(config.profile.num_stages)[position.stage :: position.num_stages]
+    parts = [_build_part(config, part, position.replica, weights_of) for part in numbers]
+    segments = segments_of(config)
     rows_per_micro_batch = trainer.batch_size // (position.data_parallel * trainer.num_micro_batches)
     like = (
         parts[0]
@@ -83,6 +81,7 @@ def build_runtime(
         recompute=pipeline.recompute,
         end_of_document=end_of_document,
         timers=timers,
+        share=mesh.exchange,
     )
     evaluation = Evaluation(
         parts, mesh, validation, trainer.eval_batch_size, like, autocast, end_of_document, pipeline.timeout_s
@@ -90,9 +89,9 @@ def build_runtime(
     return Runtime(mesh, segments, interpreter, links, settler, evaluation, watchers, lr_factor, len(infos))
 
 
-def _build_part(config: Config, part: int, weights_of: WeightsOf) -> Part:
+def _build_part(config: Config, part: int, replica: int, weights_of: WeightsOf) -> Part:
     is_first, is_last = part == 0, part == config.profile.num_stages - 1
-    state = build_state(config, part, weights_of)
+    state = build_state(config, part, weights_of, replica)
     module: nn.Module = build(config.model, config.layers[part], first=is_first, last=is_last)
     return Part(state, Replicas(module, _positions(config, module, state), state.versions), is_first, is_last)
 
@@ -104,7 +103,7 @@ def _positions(config: Config, module: nn.Module, state: StageState) -> dict[str
     return {name: place[aliases.get(name, name)] for name, _ in module.named_parameters(remove_duplicate=False)}
 
 
-def _segments(config: Config) -> list[Segment]:
+def segments_of(config: Config) -> list[Segment]:
     """The schedule's batches; before them, where the correction begins without a delay, those of one that flushes."""
     pipeline, trainer = config.pipeline, config.trainer
     chunks = BUILDERS[pipeline.schedule].chunks if pipeline.num_chunks is None else pipeline.num_chunks

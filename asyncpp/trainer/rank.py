@@ -14,6 +14,7 @@ from torch import Tensor
 
 from asyncpp.pipeline.mesh import Mesh, Position
 from asyncpp.pipeline.runtime import Watcher
+from asyncpp.pipeline.trace import Trace
 from asyncpp.trainer.data import open_data
 from asyncpp.trainer.loop import train
 from asyncpp.trainer.processes import build_runtime
@@ -36,7 +37,7 @@ def train_rank(
 ) -> dict[str, float]:
     """Train as rank ``position.rank``, from the first connection to the last, and return what the loop does.
 
-    store: where the ranks find each other. folder: where rank 0's records go.
+    store: where the ranks find each other. folder: of the run, for rank 0's records and every rank's trace.
     Raises TrainingFailed, and ActionFailed where this rank or another can't go on.
     """
     device = _device(config, local_rank)
@@ -51,12 +52,21 @@ def train_rank(
         )
         return torch.from_numpy(windows).to(device)
 
+    num_traced = config.pipeline.trace_batches
+    traces = [Trace(config.trainer.num_steps - num_traced)] if num_traced > 0 else []
     runtime = build_runtime(
-        config, mesh, initial_weights_of(config, device), read, torch.from_numpy(validation).to(device), watchers
+        config,
+        mesh,
+        initial_weights_of(config, device),
+        read,
+        torch.from_numpy(validation).to(device),
+        [*watchers, *traces],
     )
     mesh.meet(START_TIMEOUT_S)
     with sinks_of(config, folder) if position.rank == 0 else nullcontext() as sinks:
         result = train(config, runtime, sinks)
+    for trace in traces:
+        trace.write(folder, position.rank)
     mesh.meet(START_TIMEOUT_S)
     dist.destroy_process_group()
     return result

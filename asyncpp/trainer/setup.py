@@ -18,7 +18,7 @@ from asyncpp.optim.groups import build_optimizer
 from asyncpp.parameters import ParameterInfo
 from asyncpp.pipeline.clipping import CLIPPINGS, Clipping
 from asyncpp.pipeline.compute import Autocast
-from asyncpp.pipeline.partition import indices_by_part
+from asyncpp.pipeline.partition import indices_by_part, share_out
 from asyncpp.pipeline.simulator import Simulator
 from asyncpp.pipeline.stage import StageState
 from asyncpp.pipeline.weights import WeightVersions
@@ -71,8 +71,11 @@ def initial_weights_of(config: Config, device: torch.device) -> WeightsOf:
     return lambda infos: [weight.to(device, dtype) for weight in initial_weights(config.model, config.seed, infos)]
 
 
-def build_state(config: Config, part: int, weights_of: WeightsOf) -> StageState:
-    """The training state of one part of the model. Where it is simulated a tied head has no state of its own."""
+def build_state(config: Config, part: int, weights_of: WeightsOf, replica: int = 0) -> StageState:
+    """The training state of one part of the model. Where it is simulated a tied head has no state of its own.
+
+    replica: which of the pipeline's copies this is, where they share out the updates.
+    """
     infos = parameter_infos(config.model)
     aliases = {} if config.pipeline.is_simulated else tied_aliases(config.model)
     indices = indices_by_part(infos, config.layers, aliases)[part]
@@ -80,13 +83,20 @@ def build_state(config: Config, part: int, weights_of: WeightsOf) -> StageState:
     weights = weights_of(owned)
     profile = config.profile
     correction = get_class(config.correction.correction)
+    owners = None
+    if config.pipeline.shard_optimizer:
+        owners = share_out([info.num_elements for info in owned], config.pipeline.data_parallel)
+    mine = [place for place in range(len(owned)) if owners is None or owners[place] == replica]
+    updated = [weights[place] for place in mine]
     return StageState(
         stage=part,
         indices=indices,
         profile=profile,
         versions=WeightVersions(weights, profile.delays[part]),
-        optimizer=build_optimizer(config.optimizer, owned, weights),
-        correction=correction(config.correction, weights, profile.delays[part], config.trainer.num_steps),
+        optimizer=build_optimizer(config.optimizer, [owned[place] for place in mine], updated),
+        correction=correction(config.correction, updated, profile.delays[part], config.trainer.num_steps),
+        owners=owners,
+        replica=replica,
     )
 
 

@@ -57,34 +57,115 @@ def check(outcomes: list[Outcome], expected: Outcome, name: str) -> None:
             assert torch.equal(weight, expected.weights[index]), (name, index)
 
 
-def cases(num_stages: int):
-    """Every combination of the issue that a depth has."""
-    for factor, optimizer, correction, tied, clip, dtype in itertools.product(
-        (1, 2), ("adamw", "muon"), ("none", "ef"), ("false", "true"), ("1.0", "null"), ("float32", "float64")
-    ):
-        num_micro_batches = factor * num_stages
-        yield (
-            f"optimizer={optimizer}",
-            f"correction={correction}",
-            f"model.tied_embeddings={tied}",
-            f"trainer.max_grad_norm={clip}",
-            f"trainer.dtype={dtype}",
-            f"trainer.num_micro_batches={num_micro_batches}",
-            f"trainer.batch_size={num_micro_batches}",
-        )
+def compare(make_config, num_stages: int, rows: list[tuple[tuple[str, ...], tuple[str, ...]]], data_parallel: int = 1):
+    """Train every row's pipeline and its simulated twin, given as (overrides of both, overrides of the twin)."""
+    validation = tokens(5, seed=1)  # batches of 2, 2 and 1
+    by_size: dict[int, list[int]] = {}
+    real = [make_config(*COMMON, *name, f"pipeline.num_stages={num_stages}") for name, _ in rows]
+    for case, config in enumerate(real):
+        by_size.setdefault(config.trainer.batch_size, []).append(case)
+    for batch_size, group in by_size.items():
+        windows = tokens(NUM_STEPS * batch_size).view(NUM_STEPS, batch_size, 10)
+        by_rank = on_ranks(num_stages * data_parallel, train_many, [real[case] for case in group], windows, validation)
+        for place, case in enumerate(group):
+            name, twin = rows[case]
+            expected = simulate(make_config(*COMMON, *name, "pipeline=simulated", *twin), windows, validation)
+            check([outcomes[place] for outcomes in by_rank], expected, str(name))
+
+
+def sizes(num_micro_batches: int, rows_each: int = 1) -> tuple[str, ...]:
+    return (f"trainer.num_micro_batches={num_micro_batches}", f"trainer.batch_size={num_micro_batches * rows_each}")
+
+
+FACTORS = {
+    "optimizer": ("adamw", "muon"),
+    "correction": ("none", "ef"),
+    "model.tied_embeddings": ("false", "true"),
+    "trainer.max_grad_norm": ("0.5", "null"),
+    "trainer.dtype": ("float32", "float64"),
+}
+EVERY = [
+    tuple(f"{key}={value}" for key, value in zip(FACTORS, values, strict=True))
+    for values in itertools.product(*FACTORS.values())
+]
+# Half of them, in which every pair of values still meets every other pair: those with an even number of second values.
+HALF = [row for row in EVERY if sum(FACTORS[k].index(v) for k, v in (item.split("=") for item in row)) % 2 == 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", [1, 2])
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+def test_two_bw_is_one_step_of_delay_whatever_is_combined(make_config, num_stages, factor):
+    rows = [((*row, *sizes(factor * num_stages), "pipeline=2bw"), ("delay=one_step",)) for row in EVERY]
+    compare(make_config, num_stages, rows)
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
-def test_two_bw_is_the_simulator_with_one_step_of_delay(make_config, num_stages):
-    validation = tokens(5, seed=1)  # batches of 2, 2 and 1
-    names = list(cases(num_stages))
-    by_size: dict[int, list] = {}
-    for name in names:
-        by_size.setdefault(int(name[-1].partition("=")[2]), []).append(name)
-    for batch_size, group in by_size.items():
-        windows = tokens(NUM_STEPS * batch_size).view(NUM_STEPS, batch_size, 10)
-        real = [make_config(*COMMON, *name, "pipeline=2bw", f"pipeline.num_stages={num_stages}") for name in group]
-        by_rank = on_ranks(num_stages, train_many, real, windows, validation)
-        for case, name in enumerate(group):
-            expected = simulate(make_config(*COMMON, *name, "delay=one_step"), windows, validation)
-            check([outcomes[case] for outcomes in by_rank], expected, str(name))
+def test_two_bw_is_one_step_of_delay(make_config, num_stages):
+    """At every depth: each combination of the slow test once at one of the depths."""
+    chosen = HALF[num_stages - 1 :: 4]
+    rows = [((*row, *sizes(2 * num_stages), "pipeline=2bw"), ("delay=one_step",)) for row in chosen]
+    compare(make_config, num_stages, rows)
+
+
+@pytest.mark.parametrize("num_stages", [2, 3])
+def test_synchronous_schedules_are_plain_gradient_accumulation(make_config, num_stages):
+    """The simulator without delay is a plain loop to the bit (tests/parity)."""
+    rows = [
+        ((f"pipeline={name}", tied, f"correction={correction}", *sizes(2 * num_stages)), ("delay=sync",))
+        for name, tied, correction in (
+            ("gpipe", "model.tied_embeddings=true", "none"),
+            ("1f1b", "model.tied_embeddings=true", "ef"),
+            ("1f1b", "model.tied_embeddings=false", "none"),
+        )
+    ]
+    rows.append((("pipeline=gpipe", *sizes(1)), ("delay=sync",)))  # fewer micro-batches than stages
+    compare(make_config, num_stages, rows)
+
+
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_chunks_of_the_model_go_round(make_config, num_stages):
+    rows = [
+        (("pipeline=interleaved", tied, *sizes(2 * num_stages)), ("delay=sync",))
+        for tied in ("model.tied_embeddings=true", "model.tied_embeddings=false")
+    ]
+    compare(make_config, num_stages, rows)
+
+
+@pytest.mark.parametrize("clip_by", ["global", "stage", "previous_step", "none"])
+def test_pipedream_has_a_delay_for_every_stage(make_config, clip_by):
+    rows = [
+        (
+            ("pipeline=pipedream", f"trainer.clip_by={clip_by}", "trainer.max_grad_norm=0.5", *sizes(1, 2), split),
+            ("delay=pipedream", "pipeline.num_stages=3"),
+        )
+        for split in ("pipeline.split=null", "pipeline.split=[1,1,2]")
+    ]
+    compare(make_config, 3, rows)
+
+
+OPTIMIZERS = ("adamw", "muon", "normuon", "soap", "adan", "lion", "mars", "nadam", "sgd")
+CORRECTIONS = (
+    ("ef",),
+    ("weight_prediction",),
+    ("dc_asgd", "correction.adaptive=true"),
+    ("lr_damping",),
+    ("nesterov",),
+    ("sync_start", "correction.sync_fraction=0.5", "correction.strength=1.0"),
+)
+
+
+def test_every_optimizer_and_correction_under_two_bw(make_config):
+    options = [(f"optimizer={name}", "correction=ef") for name in OPTIMIZERS]
+    options += [(f"correction={name}", *more) for name, *more in CORRECTIONS]
+    options += [(f"trainer.clip_by={name}", "trainer.max_grad_norm=0.5") for name in ("stage", "previous_step", "none")]
+    options += [("pipeline.recompute=true",), ("trainer.autocast=bfloat16",), ("pipeline.split=[1,3]",)]
+    twins = {"pipeline.recompute=true": "pipeline.recompute=false"}
+    rows = [
+        (
+            (*row, "pipeline=2bw", *sizes(2, 2)),
+            ("delay=one_step", "pipeline.num_stages=2", *(twins[item] for item in row if item in twins)),
+        )
+        for row in options
+    ]
+    compare(make_config, 2, rows)
