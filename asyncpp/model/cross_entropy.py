@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Logits in memory at once: 512 x vocabulary, 96 MiB in fp32 at a vocabulary of 49152, whatever the batch. With them and
-# two gradients of the head's matrix, forward and backward of the 135m's head peak at 301 MiB (benchmarks/model_step.py);
-# torch's at 576 MiB for 1024 tokens, and at as much more for every further 1024. Fewer tokens a chunk make thin products
-# that read the head's matrix more often than they use it.
+# Logits in memory at once: 512 x vocabulary, 96 MiB in fp32 at a vocabulary of 49152, whatever the batch. With them
+# and two gradients of the head's matrix, forward and backward of the 135m's head peak at 301 MiB; torch's at 576 MiB
+# for 1024 tokens, and as much again for every 1024 more (benchmarks/model_step.py). Fewer tokens a chunk make thin
+# products that read the head's matrix more often than they use it.
 CHUNK_TOKENS = 512
 
 

@@ -92,7 +92,11 @@ class StackedLinear(nn.Module):
             sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
             parts = zip(rows.split(sizes), self.weight.unbind(), strict=True)
             return torch.cat([F.linear(part, weight) for part, weight in parts])
-        return F.grouped_mm(rows, self.weight.transpose(1, 2), offs=ends)
+        weight, device = self.weight, rows.device.type
+        if torch.is_autocast_enabled(device):  # which casts for the products that it knows, not for this one
+            dtype = torch.get_autocast_dtype(device)
+            rows, weight = rows.to(dtype), weight.to(dtype)
+        return F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
 
 
 def choices_by_sequence(choices: Tensor, num_experts: int) -> Tensor:

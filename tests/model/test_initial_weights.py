@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from model_cases import SMALL, SMALL_MOE
 from asyncpp.model.config import LlamaConfig
 from asyncpp.model.init import initial_weight, initial_weights
 from asyncpp.model.layout import parameter_infos
+from asyncpp.model.llama import build
 from asyncpp.parameters import Role
 
 both = pytest.mark.parametrize("config", [SMALL, SMALL_MOE])
@@ -21,6 +23,21 @@ def test_weights_depend_on_the_seed_and_on_nothing_before_them(config: LlamaConf
     for info, weight in reversed(list(zip(parameter_infos(config), weights, strict=True))):
         assert torch.equal(weight, initial_weight(config, info, seed=0))
         assert info.role is Role.NORM or not torch.equal(weight, initial_weight(config, info, seed=1))
+
+
+@both
+@pytest.mark.parametrize("num_stages", [1, 2, 3])
+def test_the_stages_of_every_split_start_with_the_same_weights(config: LlamaConfig, num_stages: int) -> None:
+    infos = {info.name: info for info in parameter_infos(config)}
+    cuts = [config.num_layers * stage // num_stages for stage in range(num_stages + 1)]
+    started: dict[str, torch.Tensor] = {}
+    for start, end in itertools.pairwise(cuts):
+        stage = build(config, range(start, end), first=start == 0, last=end == config.num_layers)
+        owned = [infos[name] for name, _ in stage.named_parameters()]
+        started |= dict(zip([info.name for info in owned], initial_weights(config, 0, owned), strict=True))
+    assert list(started) == list(infos)
+    for weight, expected in zip(started.values(), initial_weights(config, 0), strict=True):
+        assert torch.equal(weight, expected)
 
 
 def test_equal_shapes_get_different_values() -> None:

@@ -144,6 +144,16 @@ def test_the_router_scores_in_fp32_whatever_the_stream(autocast: bool) -> None:
     assert torch.equal(logits, hidden.float() @ router.weight.float().t())
 
 
+def test_experts_follow_autocast() -> None:
+    block, hidden = mixture_case(SMALL_MOE, torch.float32, 2, 7)
+    rows, ends = hidden.detach().flatten(0, 1), torch.tensor([3, 5, 9, 9, 14], dtype=torch.int32)
+    with torch.autocast("cpu", torch.bfloat16):
+        mapped = block.experts.gate(rows, ends)
+        assert block(hidden, None).isfinite().all()
+    assert mapped.dtype is torch.bfloat16
+    assert torch.equal(mapped, block.experts.gate.bfloat16()(rows.bfloat16(), ends))
+
+
 @pytest.mark.parametrize("config", [SMALL, SMALL_MOE])
 def test_a_bf16_model_is_the_fp32_model_rounded(config: LlamaConfig) -> None:
     tokens = random_tokens(config, 3, 8)
