@@ -212,19 +212,26 @@ def test_an_interrupted_preparation_says_that_it_goes_on(command, overrides, mon
 
 
 @pytest.mark.slow
-def test_twenty_kills_at_random_moments(tmp_path):
-    """The embedded corpus, from the training of its tokenizer on, killed twenty times before it is let finish."""
-    unbroken = [f"data.root={tmp_path / 'unbroken'}", "data.shard_tokens=100_000"]
-    assert run("asyncpp.data.prepare", *unbroken).code == 0
+@pytest.mark.parametrize("data", ["sotu", "fineweb"])
+def test_twenty_kills_at_random_moments(tmp_path, data):
+    """From the training of the tokenizer on, killed twenty times before it is let finish, in as many lives as it takes.
+
+    The embedded corpus, and a copy of the hub's layout that is streamed.
+    """
+    settings = ["data.shard_tokens=20_000", f"data={data}"]
+    if data == "fineweb":
+        write_fineweb_like(tmp_path / "raw")
+        settings += [f"data.path={tmp_path / 'raw'}", "data.tokenizer.kind=trained", "data.vocab_size=1000"]
+    assert run("asyncpp.data.prepare", *settings, f"data.root={tmp_path / 'unbroken'}").code == 0
     num_killed = 0
     for attempt in range(20):
         if num_killed == 20:
             break
         root = tmp_path / f"killed {attempt}"
-        overrides = [f"data.root={root}", "data.shard_tokens=100_000"]
-        num_killed += kill_at_random_moments(overrides, root / "sotu", 20 - num_killed, 4.0)
+        overrides = [*settings, f"data.root={root}"]
+        num_killed += kill_at_random_moments(overrides, root / data, 20 - num_killed, 4.0)
         assert run("asyncpp.data.prepare", *overrides).code == 0
-        assert contents(root / "sotu") == contents(tmp_path / "unbroken" / "sotu")
+        assert contents(root / data) == contents(tmp_path / "unbroken" / data)
     assert num_killed == 20
 
 

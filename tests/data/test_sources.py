@@ -212,6 +212,11 @@ def test_a_hub_preparation_can_be_broken_off(filled, monkeypatch):
     assert contents(config.folder) == contents(unbroken.folder)
 
 
+def test_a_copy_of_the_hub_tells_how_large_it_is(filled):
+    copied = (filled.folder / "repository").rglob("*.parquet")
+    assert open_source("hub", filled).expected_bytes() == 2 * sum(path.stat().st_size for path in copied)
+
+
 def test_a_sample_tells_how_many_tokens_it_has(workshop):
     assert hub_config(workshop).expected_tokens() == 10e9
     assert hub_config(workshop, budget_tokens=7.2e9).expected_tokens() == 7.2e9

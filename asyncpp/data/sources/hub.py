@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from asyncpp.data.config import HubConfig
 from asyncpp.data.hub import dataset_revision, require_hub
 from asyncpp.data.sources.base import Cursor, Document, Source, decode
-from asyncpp.data.sources.files import changed, fingerprint
+from asyncpp.data.sources.files import ParquetReader, changed, fingerprint
 from asyncpp.errors import ConfigError, require
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class HubSource(Source):
     def __init__(self, config: HubConfig) -> None:
         super().__init__(config)
         self._revision = ""
+        self._copied: list[Path] = []
         self._cursor: Cursor = {}
 
     def open(self, revision: str | None) -> str:
@@ -69,6 +70,11 @@ class HubSource(Source):
     def fraction(self) -> float | None:
         return None
 
+    def expected_bytes(self) -> int | None:
+        """Of a local copy, which need not be all of the sample."""
+        sizes = [path.stat().st_size for path in self._copied]
+        return int(sum(sizes) * ParquetReader.text_expansion) if self.config.path is not None else None
+
     def _dataset(self) -> datasets.IterableDataset:
         import datasets
         from datasets.exceptions import DataFilesNotFoundError
@@ -102,8 +108,8 @@ class HubSource(Source):
 
     def _local_revision(self, folder: Path, revision: str | None) -> str:
         require(folder.is_dir(), "data.path", folder, f"expected a folder laid out like {self.config.repository}")
-        files = sorted(folder.glob(self.config.files))
-        require(bool(files), "data.path", folder, f"expected files {self.config.files} in it")
-        found = fingerprint(folder, files)
+        self._copied = sorted(folder.glob(self.config.files))
+        require(bool(self._copied), "data.path", folder, f"expected files {self.config.files} in it")
+        found = fingerprint(folder, self._copied)
         require(revision in (None, found), "data.path", folder, changed(self.config.folder))
         return found
