@@ -1,7 +1,7 @@
 """Pictures of a timeline: a grid for the terminal, a figure for SVG, PNG or PDF, and a trace that Perfetto opens.
 
-A cell's number is the micro-batch, counted through all batches from zero; with several chunks a letter names the chunk.
-Colours are weight versions: light for a forward, full for a backward.
+A cell's number is the micro-batch, counted through the schedule's batches from zero; with several chunks
+a letter names the chunk. Colours are weight versions: light for a forward, full for a backward.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MICROSECONDS = 1000.0  # of a trace, for one unit of the costs
 
 def label(schedule: Schedule, action: Action) -> str:
     """What a FORWARD's or BACKWARD's cell says."""
-    number = action.batch * schedule.num_micro_batches + action.micro_batch
+    number = schedule.item(action)
     return str(number) if schedule.num_chunks == 1 else f"{number}{chr(ord('a') + action.chunk)}"
 
 
@@ -78,8 +78,13 @@ def _terminal_label(schedule: Schedule, action: Action) -> str:
     return _UPDATE_MARK if action.kind is UPDATE else f"{action.kind}{label(schedule, action)}"
 
 
-def save_figure(timelines: Sequence[Timeline], path: Path) -> None:
-    """One panel a timeline, all on one scale of time, in the format of ``path``'s suffix (svg, png, pdf)."""
+def save_figure(
+    timelines: Sequence[Timeline], path: Path, titles: Sequence[str] | None = None, unit: str = "units of the costs"
+) -> None:
+    """One panel a timeline, all on one scale of time, in the format of ``path``'s suffix (svg, png, pdf).
+
+    titles: of the panels; None says what the schedules cost. unit: of the times.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -87,7 +92,7 @@ def save_figure(timelines: Sequence[Timeline], path: Path) -> None:
 
     duration = max(timeline.duration for timeline in timelines)
     stages = [timeline.schedule.num_stages for timeline in timelines]
-    shortest = min(_shortest(timeline) for timeline in timelines)
+    shortest = min(_shortest_cost(timeline) for timeline in timelines)
     width = min(max(6.0, duration / shortest * _CELL_INCHES), 40.0)
     height = sum(stages) * _ROW_INCHES + len(timelines) * 0.75 + 0.7
     with matplotlib.rc_context({"svg.hashsalt": "asyncpp", "svg.fonttype": "none", "font.size": 8}):
@@ -95,27 +100,30 @@ def save_figure(timelines: Sequence[Timeline], path: Path) -> None:
             len(timelines), figsize=(width, height), squeeze=False, height_ratios=stages, layout="constrained"
         )
         points_per_unit = 72.0 * (width - 0.9) / duration
-        for panel, timeline in zip(panels[:, 0], timelines, strict=True):
+        titles = titles or [_title(timeline) for timeline in timelines]
+        for panel, timeline, title in zip(panels[:, 0], timelines, titles, strict=True):
+            panel.set_title(title, loc="left", fontsize=9)
             _draw_panel(panel, timeline, points_per_unit)
             panel.set_xlim(-0.004 * duration, 1.004 * duration)
-        panels[-1, 0].set_xlabel("time, in units of the costs")
+        panels[-1, 0].set_xlabel(f"time, in {unit}")
         figure.legend(handles=_legend(timelines), loc="outside lower center", ncols=9, frameon=False)
         figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
         pyplot.close(figure)
 
 
-def _draw_panel(panel: Axes, timeline: Timeline, points_per_unit: float) -> None:
-    schedule = timeline.schedule
+def _title(timeline: Timeline) -> str:
     numbers = report(timeline)
     steady = numbers["steady_bubble_fraction"]
-    panel.set_title(
-        f"{schedule.name}: bubble {timeline.bubble_fraction:.1%}"
+    return (
+        f"{timeline.schedule.name}: bubble {timeline.bubble_fraction:.1%}"
         + ("" if steady is None else f" ({steady:.1%} in steady state)")
         + f" · weight versions {brief(numbers['peak_weight_versions'])}"
-        + f" · staleness {brief(numbers['steady_staleness_updates'])}",
-        loc="left",
-        fontsize=9,
+        + f" · staleness {brief(numbers['steady_staleness_updates'])}"
     )
+
+
+def _draw_panel(panel: Axes, timeline: Timeline, points_per_unit: float) -> None:
+    schedule = timeline.schedule
     longest = max(len(label(schedule, action)) for action in schedule.stages[0] if action.kind is FORWARD)
     for stage in range(schedule.num_stages):
         spans, backgrounds = [], []
@@ -143,9 +151,10 @@ def _legend(timelines: Sequence[Timeline]) -> list[Artist]:
     from matplotlib.patches import Patch
 
     schedules = [timeline.schedule for timeline in timelines]
-    newest = max(a.version for schedule in schedules for row in schedule.stages for a in row if a.kind is FORWARD)
+    read = [a.version for schedule in schedules for row in schedule.stages for a in row if a.kind is FORWARD]
+    oldest, newest = min(read), max(read)
     handles: list[Artist] = []
-    for version in range(min(newest + 1, NUM_COLOURS)):
+    for version in range(oldest, min(newest + 1, oldest + NUM_COLOURS)):
         same = [str(v) for v in range(version, newest + 1, NUM_COLOURS)]
         named = ", ".join(same if len(same) < 4 else [*same[:2], "..."])
         handles.append(Patch(color=colours(version, is_forward=False)[0], label=f"weight version {named}"))
@@ -159,6 +168,12 @@ def _shortest(timeline: Timeline) -> float:
     """The duration of the shortest FORWARD or BACKWARD."""
     rows = (_computes(timeline, stage) for stage in range(timeline.schedule.num_stages))
     return min(end - start for row in rows for action, start, end in row if action.kind is not UPDATE)
+
+
+def _shortest_cost(timeline: Timeline) -> float:
+    """The same by the costs: what a picture is drawn for, in which a single shorter cell may go without its number."""
+    costs = [timeline.costs.of_stages(name, timeline.schedule.num_stages) for name in ("forward", "backward")]
+    return float(min(cost.min() for cost in costs)) / timeline.schedule.num_chunks
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:

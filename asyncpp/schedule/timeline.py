@@ -98,21 +98,38 @@ class Timeline:
 
     @property
     def steady_bubble_fraction(self) -> float | None:
-        """The bubble without the first filling and the last draining of the pipeline; None in too short a schedule.
+        """The bubble of all stages in their steady_span; None in too short a schedule.
 
-        On every stage it is taken from the start of the first batch that finds the pipeline full to the start of the
-        last batch. 0 for 2BW with equal stages; what it is anyway for a schedule that flushes.
+        0 for 2BW with equal stages; what it is anyway for a schedule that flushes.
         """
-        schedule = self.schedule
-        full = -(-schedule.num_stages // schedule.num_micro_batches)
-        if full >= schedule.num_batches - 1:
-            return None
         idle = total = 0.0
-        for stage in range(schedule.num_stages):
-            begin, end = (self._batch_start(stage, schedule.batches[index]) for index in (full, -1))
+        for stage in range(self.schedule.num_stages):
+            span = self.steady_span(stage)
+            if span is None:
+                return None
+            begin, end = span
             total += end - begin
             idle += end - begin - self._busy_between(stage, begin, end)
         return idle / total
+
+    def steady_span(self, stage: int) -> tuple[float, float] | None:
+        """From the start of the first batch that finds the pipeline full to the start of the last batch: the time
+        between the first filling and the last draining of the pipeline. None in too short a schedule."""
+        batches = self.schedule.batches
+        if self._num_filling >= len(batches) - 1:
+            return None
+        return self._batch_start(stage, batches[self._num_filling]), self._batch_start(stage, batches[-1])
+
+    @property
+    def steady_batch_duration(self) -> float | None:
+        """From one batch to the next, on the mean of the first stage's steady_span; None in too short a schedule."""
+        span = self.steady_span(0)
+        return None if span is None else (span[1] - span[0]) / (self.schedule.num_batches - 1 - self._num_filling)
+
+    @property
+    def _num_filling(self) -> int:
+        """Batches that do not find the pipeline full."""
+        return -(-self.schedule.num_stages // self.schedule.num_micro_batches)
 
     @property
     def bytes_sent(self) -> list[float]:
