@@ -46,6 +46,7 @@ class RuleConfig:
     """
 
     rule: ClassVar[str]  # import path of the UpdateRule that this configures
+    same_shape: ClassVar[bool] = False  # the rule's
 
     lr: float = MISSING
     weight_decay: float = MISSING
@@ -57,6 +58,13 @@ class RuleConfig:
 
     def state_copies(self, shape: Sequence[int]) -> float:
         """Elements of state for each element of a parameter of ``shape``."""
+        raise NotImplementedError
+
+    def workspace_copies(self, shape: Sequence[int], needs_update: bool) -> float:
+        """Elements that a rule allocates while it works, for each of its parameters', which are of ``shape`` at most.
+
+        needs_update: u is asked for (UpdateRule.update), not only its effect on the weights (UpdateRule.step).
+        """
         raise NotImplementedError
 
 
@@ -104,6 +112,9 @@ class AdamWRuleConfig(RuleConfig):
     def state_copies(self, shape: Sequence[int]) -> float:
         return 2.0
 
+    def workspace_copies(self, shape: Sequence[int], needs_update: bool) -> float:
+        return 1.0 if needs_update else 0.0
+
 
 @dataclass
 class AdamWConfig(AdamWRuleConfig, OptimizerConfig):
@@ -139,6 +150,9 @@ class NAdamConfig(AdamWConfig):
     def state_copies(self, shape: Sequence[int]) -> float:
         return 2.0 + 1.0 / math.prod(shape)
 
+    def workspace_copies(self, shape: Sequence[int], needs_update: bool) -> float:
+        return 4.0  # u, and three times the largest tensor
+
 
 @dataclass
 class SGDConfig(OptimizerConfig):
@@ -158,6 +172,9 @@ class SGDConfig(OptimizerConfig):
     def state_copies(self, shape: Sequence[int]) -> float:
         return 1.0 if self.momentum > 0.0 else 0.0
 
+    def workspace_copies(self, shape: Sequence[int], needs_update: bool) -> float:
+        return 2.0
+
 
 @dataclass
 class LionConfig(OptimizerConfig):
@@ -173,6 +190,9 @@ class LionConfig(OptimizerConfig):
 
     def state_copies(self, shape: Sequence[int]) -> float:
         return 1.0
+
+    def workspace_copies(self, shape: Sequence[int], needs_update: bool) -> float:
+        return 2.0
 
 
 @dataclass
@@ -196,6 +216,9 @@ class AdanConfig(OptimizerConfig):
     def state_copies(self, shape: Sequence[int]) -> float:
         return 4.0
 
+    def workspace_copies(self, shape: Sequence[int], needs_update: bool) -> float:
+        return 4.0
+
 
 @dataclass
 class MARSConfig(AdamWRuleConfig, MatrixOptimizerConfig):
@@ -212,6 +235,9 @@ class MARSConfig(AdamWRuleConfig, MatrixOptimizerConfig):
     def state_copies(self, shape: Sequence[int]) -> float:
         return 3.0
 
+    def workspace_copies(self, shape: Sequence[int], needs_update: bool) -> float:
+        return 2.0 if needs_update else 1.0
+
 
 @dataclass
 class MuonConfig(MatrixOptimizerConfig):
@@ -221,6 +247,7 @@ class MuonConfig(MatrixOptimizerConfig):
     """
 
     rule = "asyncpp.optim.muon.Muon"
+    same_shape = True
 
     momentum: float = MISSING
     nesterov: bool = MISSING
@@ -237,6 +264,9 @@ class MuonConfig(MatrixOptimizerConfig):
 
     def state_copies(self, shape: Sequence[int]) -> float:
         return 1.0
+
+    def workspace_copies(self, shape: Sequence[int], needs_update: bool) -> float:
+        return 3.0 + 3.0 * min(shape[-2:]) / max(shape[-2:])  # Gram matrices
 
 
 @dataclass
@@ -264,6 +294,7 @@ class SOAPConfig(MatrixOptimizerConfig):
     """
 
     rule = "asyncpp.optim.soap.SOAP"
+    same_shape = True
 
     betas: tuple[float, float] = MISSING
     eps: float = MISSING
@@ -283,3 +314,7 @@ class SOAPConfig(MatrixOptimizerConfig):
         num_rows, num_columns = shape[-2:]
         sides = [size for size in (num_rows, num_columns) if size <= self.max_precondition_dim]
         return 2.0 + sum(2.0 * size**2 / (num_rows * num_columns) for size in sides)
+
+    def workspace_copies(self, shape: Sequence[int], needs_update: bool) -> float:
+        short, long = sorted(shape[-2:])
+        return 2.0 + short / long + 6.0 * long / short  # Gram matrices, when the bases are brought up to date

@@ -5,8 +5,9 @@ further copy in the dtype of the passes. A stage with a tied head but without th
 state of its own, and both update it alike (as in Megatron-LM).
 Gradients: one sum a batch that is not yet applied (peak_gradients: two in 2BW, where the next batch runs while the
 norm of the last one is still being summed).
-Buffers: messages, and what passes need beside the other kinds (a micro-batch's own gradient before it is added; a
-layer's working memory, or logits) or, if that is more, what an update needs while less is saved.
+Saved activations: what autograd saves, and, where another stage follows, the output, which the backward starts from.
+Buffers: messages, and what a backward needs beside the other kinds (its own gradients before they are added, and
+working memory, less what it has freed so far) or, if that is more, what an update needs while less is saved.
 Nothing is sharded between replicas.
 """
 
@@ -19,10 +20,7 @@ from asyncpp.parameters import ParameterInfo
 from asyncpp.planner.config import PlanConfig
 from asyncpp.planner.units import Unit
 
-LOGITS_TOKENS = 512  # CHUNK_TOKENS of asyncpp/model/cross_entropy.py, which imports torch
 GROUP_ELEMENTS = 2**25  # MAX_ELEMENTS_ON_ACCELERATORS of asyncpp/optim/groups.py, likewise
-WORKSPACE_COPIES = 4  # of a group of parameters, while its update is computed: about the most that a rule documents
-MESSAGES = 2  # in a channel between neighbours: one on its way, and one that has come
 
 
 @dataclass(frozen=True)
@@ -30,12 +28,14 @@ class Held:
     """What a part of the model has at once, at most.
 
     weight_versions: the newest included. gradient_sums: batches whose gradient is not applied yet.
+    gradients_in_backward: the same with the gradient that a backward makes to be added to a sum, where it is.
     micro_batches: between their forward and their backward, in micro-batches of the whole part.
     micro_batches_at_update: those of them that an update finds; none in a schedule that flushes.
     """
 
     weight_versions: int
     gradient_sums: int
+    gradients_in_backward: int
     micro_batches: float
     micro_batches_at_update: float
 
@@ -83,53 +83,66 @@ def num_differentiated(unit: Unit) -> int:
     return _num_elements((*unit.parameters, *unit.copied))
 
 
-def pass_bytes(config: PlanConfig, owned: Sequence[Unit]) -> float:
-    """What a stage needs during a forward or backward: the largest layer's working memory or a chunk of logits."""
-    working = max((unit.working_bytes for unit in owned), default=0.0)
-    return max(working, _logits_bytes(config) if any(unit.name == "head" for unit in owned) else 0.0)
+def pass_bytes(config: PlanConfig, owned: Sequence[Unit], more_gradients: int) -> float:
+    """The most that a pass through ``owned`` has beside sums of gradients and all that is saved.
 
-
-def micro_batch_gradient_bytes(config: PlanConfig, owned: Sequence[Unit]) -> float:
-    """A micro-batch's own gradient, before it is added to the batch's sum. The only one of its batch is the sum."""
-    is_added = config.num_micro_batches_of_update > 1
-    return sum(map(num_differentiated, owned)) * config.precision.compute if is_added else 0.0
+    Of the backward, from the last unit to the first: gradients take the place of what was saved, and the gradient of
+    the unit's output goes along. more_gradients: beside the sums; 0 where a backward makes the first of its batch,
+    which become the sum.
+    """
+    gradients = [num_differentiated(unit) * config.precision.compute for unit in owned]
+    hidden = message_bytes(config)
+    beside = hidden + (more_gradients - 1) * sum(gradients)
+    most = max(unit.forward_working_bytes for unit in owned) + max(0, more_gradients - 1) * sum(gradients)
+    for unit, gradient in zip(reversed(owned), reversed(gradients), strict=True):
+        most = max(most, beside + unit.working_bytes)
+        beside += gradient - unit.saved_bytes
+        most = max(most, beside)
+    return most
 
 
 def update_bytes(config: PlanConfig, owned: Sequence[Unit]) -> float:
-    """What the optimizer needs, group of parameters by group, while it computes an update."""
-    parameters = [info for unit in owned for info in unit.parameters]
-    largest = max((info.num_elements for info in parameters), default=0)
-    group = min(_num_elements(parameters), max(GROUP_ELEMENTS, largest))
-    return WORKSPACE_COPIES * group * config.precision.accumulate
+    """The most that the optimizer needs for a group of parameters while it computes its update (optim/groups.py)."""
+    rules = config.optimizer.rules()
+    needs_update = config.correction.state_copies > 0.0  # u itself, for a rule of its own for the weights
+    groups: dict[object, list[ParameterInfo]] = {}
+    for info in (info for unit in owned for info in unit.parameters):
+        rule = rules[info.role]
+        groups.setdefault((id(rule), info.shape if rule.same_shape else None), []).append(info)
+    most = 0.0
+    for members in groups.values():
+        largest = max(members, key=lambda info: info.num_elements)
+        size = min(_num_elements(members), max(GROUP_ELEMENTS, largest.num_elements))
+        copies = rules[largest.role].workspace_copies(largest.shape, needs_update)
+        most = max(most, size * copies * config.precision.accumulate)
+    return most
 
 
 def constant_bytes(config: PlanConfig, num_neighbours: int, wraps_around: bool) -> float:
-    """What a stage has all the time: rotary tables, and the messages of every channel to and from a neighbour.
+    """What a stage has all the time: rotary tables, the messages that it awaits from and has sent to its neighbours
+    (as many as a channel holds), and the one that all are shaped like.
 
     wraps_around: the stage is the first or last of several chunks, and holds what comes early from the other end.
     """
     rotary = 2 * config.data.sequence_length * config.model.head_dim * config.precision.compute
-    num_messages = 4 * num_neighbours * MESSAGES  # both payloads, in and out
-    if wraps_around:
-        num_messages += config.one_batch.buffer_size
+    if config.pipeline.is_simulated:
+        return rotary
+    depth = config.one_batch.buffer_size
+    num_messages = 1 + 2 * depth * num_neighbours + (depth if wraps_around else 0)
     return rotary + num_messages * message_bytes(config)
+
+
+def outputs_bytes(config: PlanConfig, micro_batches: float) -> float:
+    """The outputs of saved micro-batches, of which those on their way to the next stage are messages already."""
+    if config.pipeline.is_simulated or config.options.recompute:
+        return 0.0
+    on_their_way = config.one_batch.buffer_size
+    return max(0.0, micro_batches - on_their_way) * message_bytes(config)
 
 
 def message_bytes(config: PlanConfig) -> float:
     """An activation or its gradient: hidden states of a micro-batch."""
     return config.micro_batch_tokens * config.model.hidden_size * config.precision.compute
-
-
-def _logits_bytes(config: PlanConfig) -> float:
-    """One chunk's logits and, in mixed precision, their product and gradient in bf16, and the sum of the head's
-    gradient over chunks in fp32."""
-    precision, model = config.precision, config.model
-    logits = min(LOGITS_TOKENS, config.micro_batch_tokens) * model.vocab_size
-    if precision.compute == precision.accumulate:
-        return logits * precision.accumulate
-    return logits * (precision.accumulate + precision.compute) + (
-        model.vocab_size * model.hidden_size * (precision.accumulate + precision.compute)
-    )
 
 
 def _num_elements(parameters: Sequence[ParameterInfo]) -> int:

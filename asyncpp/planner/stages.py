@@ -12,13 +12,13 @@ from asyncpp.planner.memory import (
     Held,
     Memory,
     constant_bytes,
-    micro_batch_gradient_bytes,
+    outputs_bytes,
     pass_bytes,
     unit_memory,
     update_bytes,
 )
 from asyncpp.planner.units import Unit, units
-from asyncpp.schedule.action import BACKWARD, FORWARD, UPDATE, Action
+from asyncpp.schedule.action import BACKWARD, FORWARD, UPDATE, Action, Schedule
 from asyncpp.schedule.peaks import peak_gradients, peak_saved_activations, peak_weight_versions
 from asyncpp.schedule.split import split_layers
 
@@ -91,13 +91,31 @@ def held_by_part(config: PlanConfig) -> list[Held]:
     micro-batch saves.
     """
     if config.pipeline.is_simulated:
-        return [Held(delay + 1, 1, 1.0, 0.0) for delay in config.delay.profile(config.pipeline).delays]
+        in_backward = min(3, config.trainer.num_micro_batches)  # it drops a micro-batch's when it has the next one's
+        return [Held(delay + 1, 1, in_backward, 1.0, 0.0) for delay in config.delay.profile(config.pipeline).delays]
     schedule = config.schedule(num_batches_until_steady(config))
     versions, sums = peak_weight_versions(schedule), peak_gradients(schedule)
+    in_backward = [_gradients_in_backward(schedule, part) for part in range(schedule.num_parts)]
     saved = [count / schedule.num_chunks for count in peak_saved_activations(schedule)]
     at_update = [count / schedule.num_chunks for count in map(_saved_at_update, schedule.stages)]
     stage_of = [part % schedule.num_stages for part in range(schedule.num_parts)]
-    return [Held(versions[part], sums[part], saved[s], at_update[s]) for part, s in enumerate(stage_of)]
+    return [
+        Held(versions[part], sums[part], in_backward[part], saved[s], at_update[s]) for part, s in enumerate(stage_of)
+    ]
+
+
+def _gradients_in_backward(schedule: Schedule, part: int) -> int:
+    """The most sums of gradients that a part has when a backward starts, and the gradient that this one makes."""
+    chunk, stage = divmod(part, schedule.num_stages)
+    sums: set[int] = set()
+    most = 0
+    for action in schedule.stages[stage]:
+        if action.kind is BACKWARD and action.chunk == chunk:
+            most = max(most, len(sums) + 1)
+            sums.add(action.batch)
+        elif action.kind is UPDATE and action.chunk == chunk:
+            sums.discard(action.batch)
+    return most
 
 
 def _saved_at_update(actions: Sequence[Action]) -> int:
@@ -119,7 +137,7 @@ def _splits_that_may_fit(config: PlanConfig, pieces: Sequence[Unit], held: Seque
     """The fastest splits under ever larger allowances for what does not add up unit by unit."""
     num_stages = len(held)
     memory = [[_added_bytes(config, unit, holds, num_stages == 1) for unit in pieces] for holds in held]
-    passes, updates = pass_bytes(config, pieces), update_bytes(config, pieces)
+    passes, updates = pass_bytes(config, pieces, more_gradients=1), update_bytes(config, pieces)
     for allowance in (0.0, passes, max(passes, updates)):
         limit = config.hardware.usable_bytes - allowance
         limits = [limit - _constant_bytes(config, stage, num_stages) for stage in range(num_stages)]
@@ -134,7 +152,7 @@ def _costs(pieces: Sequence[Unit]) -> list[float]:
 
 
 def _added_bytes(config: PlanConfig, unit: Unit, held: Held, with_embedding: bool) -> float:
-    return unit_memory(config, unit, held, with_embedding).total + micro_batch_gradient_bytes(config, [unit])
+    return unit_memory(config, unit, held, with_embedding).total
 
 
 def _stages(
@@ -155,7 +173,11 @@ def _stage(config: PlanConfig, stage: int, num_stages: int, parts: Sequence[Part
         for unit in part.units:
             memory += unit_memory(config, unit, part.held, with_embedding)
             fewer_saved += (part.held.micro_batches - part.held.micro_batches_at_update) * unit.saved_bytes
-    passes = pass_bytes(config, owned) + micro_batch_gradient_bytes(config, owned)
+        if stage < num_stages - 1 or part is not parts[-1]:
+            memory += Memory(saved_activations=outputs_bytes(config, part.held.micro_batches))
+    differentiated = [owned] if config.pipeline.is_simulated else [part.units for part in parts]
+    more_gradients = max(part.held.gradients_in_backward - part.held.gradient_sums for part in parts)
+    passes = max(pass_bytes(config, together, more_gradients) for together in differentiated)
     updates = update_bytes(config, owned) - fewer_saved
     buffers = Memory(buffers=max(passes, updates) + _constant_bytes(config, stage, num_stages))
     return Stage(tuple(parts), memory + buffers)

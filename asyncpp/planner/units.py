@@ -15,6 +15,7 @@ from asyncpp.model.layout import parameter_infos, tied_aliases
 from asyncpp.parameters import ParameterInfo, Role
 from asyncpp.planner.config import PlanConfig, Precision
 
+LOGITS_TOKENS = 512  # CHUNK_TOKENS of asyncpp/model/cross_entropy.py, which imports torch
 INDEX_BYTES = 8  # torch's int64: tokens, and places of a mixture's rows
 
 
@@ -23,8 +24,9 @@ class Unit:
     """Times and bytes are of one micro-batch.
 
     copied: parameters of another unit that this one reads too: the embedding, where the head is tied to it.
-    saved_bytes: from its forward to its backward. working_bytes: what its backward has beside: gradients of what is
-    saved, about as much again, and where that is recomputed first, it as well.
+    saved_bytes: from its forward to its backward. working_bytes: the most that its backward has beside that and
+    the gradient of its output; where a layer is recomputed first, that as well. forward_working_bytes: the most that
+    its forward has beside what it saves, where that is more than a hidden state.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Unit:
     saved_bytes: float
     copied: tuple[ParameterInfo, ...] = ()
     working_bytes: float = 0.0
+    forward_working_bytes: float = 0.0
 
     @property
     def num_elements(self) -> int:
@@ -71,10 +74,11 @@ def _layer(config: PlanConfig, layer: int, infos: Sequence[ParameterInfo]) -> Un
     flops = tokens * (2.0 * matrices + 4.0 * model.hidden_size * config.data.sequence_length)
     forward_s = flops / (config.options.mfu * config.peak_flops_per_s)
     saved = tokens * layer_bytes_per_token(config) + layer_bytes_per_micro_batch(model, config.precision)
+    working = _layer_working_bytes(config)
     if not config.options.recompute:
-        return Unit(f"layers.{layer}", tuple(infos), forward_s, 2.0 * forward_s, saved, working_bytes=saved)
+        return Unit(f"layers.{layer}", tuple(infos), forward_s, 2.0 * forward_s, saved, working_bytes=working)
     inputs = tokens * model.hidden_size * config.precision.compute
-    return Unit(f"layers.{layer}", tuple(infos), forward_s, 3.0 * forward_s, inputs, working_bytes=2.0 * saved)
+    return Unit(f"layers.{layer}", tuple(infos), forward_s, 3.0 * forward_s, inputs, working_bytes=saved + working)
 
 
 def _head(config: PlanConfig, outside: Sequence[ParameterInfo]) -> Unit:
@@ -90,7 +94,35 @@ def _head(config: PlanConfig, outside: Sequence[ParameterInfo]) -> Unit:
         backward_s=2.0 * kept / config.hardware.memory_bytes_per_s,  # both are multiplied by a number
         saved_bytes=kept + tokens * _norm_bytes(config),
         copied=tuple(info for info in outside if info.name in tied_aliases(model).values()),
+        working_bytes=kept,
+        forward_working_bytes=_logits_bytes(config),
     )
+
+
+def _logits_bytes(config: PlanConfig) -> float:
+    """What the head has in its forward beside what it keeps: one chunk's logits and their product with the weight and,
+    in mixed precision, the logits and their gradient in bf16, and the sum of the head's gradient in fp32."""
+    precision, model = config.precision, config.model
+    chunk = min(LOGITS_TOKENS, config.micro_batch_tokens)
+    logits = chunk * model.vocab_size
+    products = chunk * model.hidden_size * precision.compute
+    if precision.compute == precision.accumulate:
+        return logits * precision.accumulate + products
+    return (
+        logits * (precision.accumulate + precision.compute)
+        + products
+        + model.vocab_size * model.hidden_size * (precision.accumulate + precision.compute)
+    )
+
+
+def _layer_working_bytes(config: PlanConfig) -> float:
+    """Of the backward of down(silu(gate) * up), which comes first: the gradients of the product and of one of its
+    factors, or of what the gates scale in a mixture, and that of the down matrix."""
+    model, element = config.model, config.precision.compute
+    if isinstance(model, MoEConfig):
+        rows = config.micro_batch_tokens * model.top_k
+        return (2 * rows * model.ffn_size + model.num_experts * model.ffn_size * model.hidden_size) * element
+    return (2 * config.micro_batch_tokens + model.hidden_size) * model.ffn_size * element
 
 
 def layer_bytes_per_token(config: PlanConfig) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from asyncpp.optim.groups import build_optimizer
+from asyncpp.optim.groups import build_optimizer, rule_class
 
 
 class PeakMemory(TorchDispatchMode):
@@ -76,6 +76,17 @@ def peak_copies(name: str, method: str) -> float:
     return peak_bytes / GROUP_BYTES
 
 
+@pytest.mark.parametrize("name", [name for name in DOCUMENTED if name != "adamw_split"])  # which has no plan
+def test_a_plan_counts_the_documented_workspace(name):
+    copies, grams, larger_grams = DOCUMENTED[name]
+    documented = copies + grams * NUM_ROWS / NUM_COLUMNS + larger_grams * NUM_COLUMNS / NUM_ROWS
+    config = load_config(name)
+    largest = 4.0 if name == "nadam" else documented  # as if its largest tensor were all of the group
+    for shape in ((NUM_ROWS, NUM_COLUMNS), (NUM_COLUMNS, NUM_ROWS)):
+        assert config.workspace_copies(shape, needs_update=True) == largest
+    assert config.same_shape == rule_class(config).same_shape
+
+
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_update_keeps_to_its_workspace(name):
     copies, grams, larger_grams = DOCUMENTED[name]
@@ -85,4 +96,5 @@ def test_update_keeps_to_its_workspace(name):
 
 @pytest.mark.parametrize("name, documented", [("adamw", 0.0), ("mars", 1.0)])
 def test_step_needs_no_update_in_memory(name, documented):
+    assert load_config(name).workspace_copies((NUM_ROWS, NUM_COLUMNS), needs_update=False) == documented
     assert peak_copies(name, "step") <= documented + 0.01

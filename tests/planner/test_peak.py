@@ -21,7 +21,7 @@ RUNS = [
     ("trainer.num_micro_batches=1",),
     ("trainer.num_micro_batches=4", "optimizer=muon", "correction=ef"),
     ("trainer.num_micro_batches=4", "optimizer=adan", "delay=pipedream", "pipeline.num_stages=4"),
-    ("trainer.num_micro_batches=16", "optimizer=soap"),
+    ("trainer.num_micro_batches=16", "optimizer=soap", "optimizer.precondition_frequency=1"),
     ("trainer.num_micro_batches=2", "model=tiny_moe"),
     ("trainer.batch_size=1", "trainer.num_micro_batches=1", "optimizer=adan"),
 ]
@@ -50,7 +50,7 @@ def test_the_peak_of_a_step_is_near_what_was_planned(make_plan, monkeypatch, ove
     for step in range(5):
         simulator.train_batch(step, windows, 1.0)
     measured = resident + peak_bytes(simulator, 5, windows)
-    assert 0.98 * measured <= memory.total <= 1.2 * measured
+    assert 0.98 * measured <= memory.total <= 1.15 * measured
 
 
 def peak_bytes(simulator: Simulator, step: int, windows: torch.Tensor) -> int:

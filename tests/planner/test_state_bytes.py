@@ -11,7 +11,7 @@ from torch import Tensor
 from asyncpp.model import cross_entropy
 from asyncpp.optim import groups
 from asyncpp.pipeline.simulator import Simulator
-from asyncpp.planner import memory
+from asyncpp.planner import memory, units
 from asyncpp.planner.config import PlanConfig
 from asyncpp.planner.stages import cut
 from asyncpp.trainer.setup import build_simulator
@@ -109,5 +109,5 @@ def num_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def test_constants_are_those_of_the_modules_that_import_torch():
-    assert memory.LOGITS_TOKENS == cross_entropy.CHUNK_TOKENS
+    assert units.LOGITS_TOKENS == cross_entropy.CHUNK_TOKENS
     assert memory.GROUP_ELEMENTS == groups.MAX_ELEMENTS_ON_ACCELERATORS
