@@ -5,7 +5,7 @@ SEEDS ?= 0
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv demo test test-slow test-all lint bench clean
+.PHONY: venv demo test test-slow test-all lint bench timelines clean
 .DELETE_ON_ERROR:
 
 venv: $(STAMP)
@@ -42,6 +42,14 @@ lint: venv
 
 bench: venv
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+# The README's figure: what two ranks did, beside what their schedules would have them do. Wants an idle machine.
+timelines: venv
+	rm -rf runs/timelines
+	$(BIN)/python -m asyncpp.train -m pipeline=1f1b,2bw pipeline.num_stages=2 trainer.num_micro_batches=4 \
+		data.sequence_length=256 trainer.num_steps=20 trainer.eval_every=null pipeline.trace_batches=4 sweep_name=timelines
+	$(BIN)/python -m asyncpp.trace "run=[$$(ls -d runs/timelines/*-sync-*),$$(ls -d runs/timelines/*-one_step-*)]" \
+		out=docs/timelines.svg
 
 clean:
 	rm -rf runs results .pytest_cache .ruff_cache .hypothesis .import_linter_cache

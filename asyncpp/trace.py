@@ -157,7 +157,7 @@ def _print(documents: Sequence[dict[str, Any]]) -> None:
 
     console = Console(highlight=False)
     for document in documents:
-        table = Table(box=box.SIMPLE_HEAD)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for heading in ("stage", *HEADINGS.values()):
             table.add_column(heading, justify="right")
         for stage, numbers in enumerate(document["stages"]):
