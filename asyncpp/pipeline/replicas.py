@@ -10,10 +10,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from asyncpp.pipeline.weights import WeightVersions
+
+
+class _Replica(NamedTuple):
+    """A module with leaves, in the order of ``Replicas.positions``, that are views of ``weights``."""
+
+    weights: list[Tensor]
+    module: nn.Module
+    leaves: list[nn.Parameter]
 
 
 class Replicas:
@@ -26,25 +35,29 @@ class Replicas:
         self.skeleton = module
         self._positions = positions
         self._versions = versions
-        self._modules: dict[int, nn.Module] = {}
+        self._replicas: dict[int, _Replica] = {}  # by the identity of the version's list, which later versions reuse
 
     def at(self, version: int) -> nn.Module:
         """The module that computes with ``version``. Raises LookupError when that is not held."""
-        if version not in self._modules:
-            weights = self._versions.at(version)
-            gone = [held for held in self._modules if held < self._versions.oldest]
-            module = self._modules.pop(gone[0]) if gone else copy.deepcopy(self.skeleton)
-            for name, position in self._positions.items():
-                path, _, attribute = name.rpartition(".")
-                leaf = nn.Parameter(weights[position].detach())
-                module.get_submodule(path).register_parameter(attribute, leaf)
-            self._modules[version] = module
-        return self._modules[version]
+        return self._replica(version).module
 
     def leaves(self, version: int) -> list[nn.Parameter]:
         """The leaves of ``version``, in the order of ``positions``."""
-        module = self.at(version)
-        return [module.get_parameter(name) for name in self._positions]
+        return self._replica(version).leaves
+
+    def _replica(self, version: int) -> _Replica:
+        weights = self._versions.at(version)
+        if id(weights) not in self._replicas:
+            self._replicas[id(weights)] = self._make(weights)
+        return self._replicas[id(weights)]
+
+    def _make(self, weights: list[Tensor]) -> _Replica:
+        module, leaves = copy.deepcopy(self.skeleton), []
+        for name, position in self._positions.items():
+            path, _, attribute = name.rpartition(".")
+            leaves.append(nn.Parameter(weights[position].detach()))
+            module.get_submodule(path).register_parameter(attribute, leaves[-1])
+        return _Replica(weights, module, leaves)
 
     def named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
         """``weights``, a list like the versions', by the module's names."""

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 # What a rank does in FORWARD and BACKWARD; RECV; SEND; UPDATE; and how long the last waits for the norm.
 TIMERS = ("compute_s", "wait_receive_s", "send_s", "update_s", "wait_norm_s")
 
@@ -18,12 +14,6 @@ class Timers:
 
     def add(self, name: str, seconds: float) -> None:
         self._seconds[name] += seconds
-
-    @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        started_s = time.perf_counter()
-        yield
-        self.add(name, time.perf_counter() - started_s)
 
     def take(self) -> list[float]:
         """In the order of TIMERS; they start again from zero."""
