@@ -28,9 +28,10 @@ def exit_code_of(command: Callable[[], int]) -> int:
 
 
 def stop_on_signals() -> None:
-    """SIGTERM stops this process as Ctrl-C does, and Ctrl-C does so even where a shell started it in the background."""
+    """SIGTERM and SIGUSR2 stop this process as Ctrl-C does, even where a shell started it in the background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGUSR2, signal.default_int_handler)
 
 
 def parse_arguments(arguments: Sequence[str], schema: type[Options]) -> Options:

@@ -27,7 +27,7 @@ from asyncpp.schedule.staleness import steady_staleness
 from asyncpp.trainer.config import LoggerConfig, TrainerConfig
 
 GROUPS = ("model", "data", "optimizer", "lr_schedule", "pipeline", "delay", "correction", "logger")
-SCALARS = {"seed": int, "runs_dir": str, "sweep_name": str}
+SCALARS = {"seed": int, "runs_dir": str, "sweep_name": str, "resume": str}
 RECIPE = "recipe"  # what conf/optimizer takes its learning rates from; the run itself has the values, not the table
 
 
@@ -47,6 +47,7 @@ class Config:
     seed: int
     runs_dir: str
     sweep_name: str
+    resume: str
 
     def check(self) -> None:
         """Raise ConfigError for a run that cannot be, before anything is built or written."""
@@ -62,6 +63,8 @@ class Config:
             self.sweep_name,
             "expected a folder's name, without a slash",
         )
+        known = self.resume in ("auto", "never") or Path(self.resume).is_dir()
+        require(known, "resume", self.resume, "expected auto, never, or the folder of a run or of a checkpoint")
         for key in GROUPS:
             name = getattr(self, key).name
             plain = re.fullmatch(r"[A-Za-z0-9_]+", name) is not None  # it becomes part of a folder's name
@@ -166,6 +169,8 @@ class Config:
                 node = node[parent]
             node.pop(leaf, None)  # a mixture, for one, has no shards of its own
         values["delay"] = asdict(self.profile)
+        if len(set(self.profile.delays)) == 1:
+            values["delay"]["delays"] = self.profile.delays[:1]  # on however many stages
         pipeline = self.pipeline
         values["pipeline"] = {key: getattr(pipeline, key) for key in ("name", "num_stages", "data_parallel")}
         if len(set(self.profile.delays)) > 1 or self.trainer.clip_by == "stage":

@@ -48,6 +48,9 @@ BOOKKEEPING_KEYS = (
     "trainer.eval_every",
     "trainer.probe_every",
     "trainer.dry_run",
+    "trainer.checkpoint_every",
+    "trainer.checkpoint",
+    "resume",
 )
 
 # Keys that tell when and how fast, not what: they differ between two runs of the same configuration.

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 Norms = Mapping[int, float]  # position of a parameter in the canonical list -> norm of its gradient
 
@@ -30,6 +31,8 @@ def total_norm(norms: Norms) -> float:
 
 class Clipping(ABC):
     """max_norm: the limit of the norm; None never scales."""
+
+    waits_for_all: ClassVar[bool] = False  # True: a stage asks for the whole model's norms of the same batch
 
     def __init__(self, max_norm: float | None) -> None:
         self.max_norm = max_norm
@@ -52,6 +55,8 @@ class Clipping(ABC):
 
 class ByGlobalNorm(Clipping):
     """By the norm of the whole model's gradient, over all stages and replicas."""
+
+    waits_for_all = True
 
     def decide(self, batch: int, own: Norms, whole: Callable[[int], Norms | None]) -> Decision:
         return self._scaled(total_norm(whole(batch) or own))

@@ -25,11 +25,13 @@ class Share:
 
 @dataclass(frozen=True)
 class RankReport:
-    """loss: of this replica's share of the batch, 0 where the last part isn't here. staleness: of every chunk.
+    """What a rank tells of a batch; lists are by chunk.
 
-    timers: seconds since the last report, in the order of TIMERS. loads: of every chunk, flat.
+    stop: it was asked to stop. loss: of this replica's share of the batch, 0 where the last part is elsewhere.
+    timers: seconds since the last report, in the order of TIMERS. loads: of experts, flat.
     """
 
+    stop: bool
     loss: float
     staleness: list[float]
     timers: list[float]
@@ -48,7 +50,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         self.length = max(
-            1
+            2  # stop and loss
             + self.num_chunks
             + len(TIMERS)
             + sum(len(share.indices) + share.num_loads for share in self._shares(stage))
@@ -64,7 +66,7 @@ class Rows:
 
     def pack(self, report: RankReport) -> Tensor:
         """float64 (length), on the CPU, padded with zeros."""
-        numbers = [report.loss, *report.staleness, *report.timers]
+        numbers = [float(report.stop), report.loss, *report.staleness, *report.timers]
         for norms, loads in zip(report.norms, report.loads, strict=True):
             numbers += [*norms.values(), *loads]
         row = torch.zeros(self.length, dtype=torch.float64)
@@ -77,12 +79,12 @@ class Rows:
         def take(count: int) -> list[float]:
             return [next(numbers) for _ in range(count)]
 
-        loss, staleness, timers = next(numbers), take(self.num_chunks), take(len(TIMERS))
+        stop, loss, staleness, timers = next(numbers) > 0.0, next(numbers), take(self.num_chunks), take(len(TIMERS))
         norms, loads = [], []
         for share in self._shares(rank % self.position.num_stages):
             norms.append(dict(zip(share.indices, take(len(share.indices)), strict=True)))
             loads.append(take(share.num_loads))
-        return RankReport(loss, staleness, timers, norms, loads)
+        return RankReport(stop, loss, staleness, timers, norms, loads)
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,11 @@ class BatchReport:
     by_rank: list[RankReport]
     position: Position
     num_experts: int
+
+    @property
+    def stop(self) -> bool:
+        """Whether any rank was asked to stop."""
+        return any(report.stop for report in self.by_rank)
 
     def norms(self) -> Norms:
         """Of all parameters. Replicas agree; so do the two copies of a tied one."""

@@ -12,12 +12,14 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from asyncpp.pipeline.clipping import Norms
 from asyncpp.pipeline.evaluation import Evaluation
 from asyncpp.pipeline.interpreter import Interpreter, Part
 from asyncpp.pipeline.mesh import Mesh, PeerLost, Position
 from asyncpp.pipeline.p2p import PeerLinks
 from asyncpp.pipeline.record import BatchRecord
 from asyncpp.pipeline.settlement import Settler
+from asyncpp.pipeline.stage import StageState
 from asyncpp.schedule.action import NONE, UPDATE, Action, Shape
 from asyncpp.schedule.builders import stage_actions
 
@@ -85,6 +87,11 @@ class Runtime:
         """The parts of the model that this rank has."""
         return self._interpreter.parts
 
+    @property
+    def states(self) -> Sequence[StageState]:
+        """Of the parts of the model that this rank has."""
+        return [part.state for part in self.parts]
+
     def train(self) -> Iterator[BatchRecord | None]:
         """Run every batch, and yield when this stage has made its update: the record on rank 0, None elsewhere.
 
@@ -100,6 +107,19 @@ class Runtime:
                     yield self._record(action.batch) if self._mesh.position.rank == 0 else None
         self._links.finish()
         self._settler.close()
+
+    def last_norms(self, num_updates: int) -> Norms:
+        """The norms of all parameters' gradients in the last of ``num_updates`` batches."""
+        return self._settler.whole_norms(num_updates - 1) or {}
+
+    def stops_after(self, num_updates: int) -> bool:
+        """Whether all ranks stop after so many updates, because one of them was asked to; the same answer on all.
+
+        It is read from a report that is there without waiting: of this batch, if its update has waited for it, or of
+        one so long ago that no rank lags behind it.
+        """
+        lag = 0 if self._settler.clipping.waits_for_all else self._mesh.position.num_stages + 1
+        return self._settler.asked_to_stop(num_updates - 1 - lag)
 
     def validation_losses(self) -> dict[str, float]:
         """On every rank, after the same number of updates; see Evaluation.losses."""

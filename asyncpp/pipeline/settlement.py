@@ -9,7 +9,7 @@ for what its way of clipping asks for (clipping.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -33,10 +33,22 @@ class _Reduced:
 
 
 class Settler:
-    """tied_index: canonical position of the weight that the first and the last stage both hold, if there is one."""
+    """tied_index: canonical position of the weight that the first and the last stage both hold, if there is one.
+
+    stop: asked at every batch whether this rank is to stop. last_norms: of the batch before the first one here, by its
+    number, where this run goes on from a checkpoint.
+    """
 
     def __init__(
-        self, parts: Sequence[Part], mesh: Mesh, rows: Rows, clipping: Clipping, timers: Timers, tied_index: int | None
+        self,
+        parts: Sequence[Part],
+        mesh: Mesh,
+        rows: Rows,
+        clipping: Clipping,
+        timers: Timers,
+        tied_index: int | None,
+        stop: Callable[[], bool],
+        last_norms: dict[int, Norms],
     ) -> None:
         self._parts = parts
         self._mesh = mesh
@@ -44,6 +56,8 @@ class Settler:
         self.clipping = clipping
         self._timers = timers
         self._tied_index = tied_index
+        self._stop = stop
+        self._last_norms = last_norms
         self._reducing = ThreadPoolExecutor(1, "reduce")
         self._gathering = ThreadPoolExecutor(1, "gather")
         self._reports: dict[int, Future[BatchReport]] = {}
@@ -51,7 +65,7 @@ class Settler:
     def __call__(self, batch: Batch) -> SettlementOfBatch:
         reduced = self._reducing.submit(self._reduce, batch)
         self._reports[batch.number] = self._gathering.submit(self._gather, batch, reduced)
-        self._reports.pop(batch.number - 3, None)
+        self._reports.pop(batch.number - self._mesh.position.num_stages - 3, None)
         return SettlementOfBatch(batch, reduced, self)
 
     def report(self, batch: int) -> BatchReport:
@@ -60,7 +74,11 @@ class Settler:
 
     def whole_norms(self, batch: int) -> Norms | None:
         """Of all parameters; None for a batch before the first. Waits."""
-        return self.report(batch).norms() if batch in self._reports else None
+        return self.report(batch).norms() if batch in self._reports else self._last_norms.get(batch)
+
+    def asked_to_stop(self, batch: int) -> bool:
+        """Whether a rank said so in its report on ``batch``; False for a batch before the first. Waits."""
+        return batch in self._reports and self.report(batch).stop
 
     def decide(self, batch: int, own: Norms) -> Decision:
         return self.clipping.decide(batch, own, self.whole_norms)
@@ -120,6 +138,7 @@ class Settler:
             batch.expert_loads[chunk].flatten().tolist() if chunk in batch.expert_loads else [] for chunk in chunks
         ]
         own = RankReport(
+            stop=self._stop(),
             loss=sum(loss.item() for loss in batch.losses),
             staleness=[float(batch.number - batch.versions[chunk]) for chunk in chunks],
             timers=self._timers.take(),

@@ -6,7 +6,7 @@ its update makes version t + 1. With no delay this is gradient accumulation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -60,19 +60,26 @@ class Simulator:
         self.autocast = autocast
         self.end_of_document = end_of_document
         self._last_gradients: list[Tensor] = []
-        self._last_norms: Norms | None = None
+        self.last_norms: Norms | None = None  # of the batch before
         self.needs_fresh_gradients = any(
             group.rule.needs_fresh_gradients for stage in stages for group in stage.optimizer.groups
         )
 
-    def train_batch(self, batch: int, windows: Tensor, lr_factor: float) -> BatchRecord:
-        """Run batch number ``batch`` and apply its update. windows: tokens, int64 (sequences, sequence_length + 1)."""
+    def train_batch(
+        self, batch: int, windows: Tensor, lr_factor: float, before_update: Callable[[], None] | None = None
+    ) -> BatchRecord:
+        """Run batch number ``batch`` and apply its update. windows: tokens, int64 (sequences, sequence_length + 1).
+
+        before_update: called between the gradients and the first change of any state.
+        """
         versions = [stage.version_for(batch) for stage in self.stages]
         self._last_gradients = []
         loss, gradients, expert_load = self.differentiate(self.weights_at(versions), windows)
         fresh = None
         if self.needs_fresh_gradients:
             fresh = self._by_stage(self.differentiate(self.newest_weights(), windows).gradients)
+        if before_update is not None:
+            before_update()
         norms, decisions = self._update(batch, versions, self._by_stage(gradients), lr_factor, fresh)
         # Kept until the next batch, as .grad is: freed now, malloc would return their pages and fault them in again.
         self._last_gradients = gradients
@@ -110,13 +117,13 @@ class Simulator:
                     observe(stage, owned, new)
         for stage, owned, version, decision in zip(self.stages, gradients, versions, decisions, strict=True):
             step(stage, owned, decision, batch, batch - version, lr_factor)
-        self._last_norms = norms
+        self.last_norms = norms
         return norms, decisions
 
     def _decide(self, batch: int, gradients: Sequence[Sequence[Tensor]]) -> tuple[Norms, list[Decision]]:
         by_stage = [parameter_norms(stage, owned) for stage, owned in zip(self.stages, gradients, strict=True)]
         whole = {index: norm for norms in by_stage for index, norm in norms.items()}
-        known = {batch: whole, batch - 1: self._last_norms}
+        known = {batch: whole, batch - 1: self.last_norms}
         return whole, [self.clipping.decide(batch, norms, known.get) for norms in by_stage]
 
     def weights_at(self, versions: Sequence[int]) -> list[Tensor]:

@@ -37,6 +37,10 @@ class StageState:
             return list(tensors)
         return [tensor for tensor, owner in zip(tensors, self.owners, strict=True) if owner == self.replica]
 
+    def own_names(self, names: Sequence[str]) -> list[str]:
+        """The same of names."""
+        return [n for i, n in enumerate(names) if self.owners is None or self.owners[i] == self.replica]
+
     @property
     def num_parameters(self) -> int:
         return sum(weight.numel() for weight in self.versions.current)

@@ -8,7 +8,7 @@ again for the newest. Each version is a list of tensors of its own: a version th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -36,6 +36,17 @@ class WeightVersions:
     def current(self) -> list[Tensor]:
         """The tensors of the newest version."""
         return self._versions[-1]
+
+    def restore(self, newest: int, read: Callable[[int], Sequence[Tensor]]) -> None:
+        """Hold ``newest`` and the versions before it that batches still need, with the values of read(version)."""
+        weights = self._versions[-1]
+        held = range(max(newest - self._capacity + 1, 0), newest + 1)
+        self._versions = deque(
+            weights if version == newest else [torch.empty_like(weight) for weight in weights] for version in held
+        )
+        self.newest = newest
+        for version, tensors in zip(held, self._versions, strict=True):
+            torch._foreach_copy_(tensors, list(read(version)))
 
     def open_next(self) -> list[Tensor]:
         """Make the next version, as a copy of the newest, for an update to change in place.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from omegaconf import MISSING
 
 from asyncpp.errors import require
 from asyncpp.pipeline.clipping import CLIPPINGS
+from asyncpp.trainer.checkpoint.config import CheckpointConfig
 
 MAX_THREADS = 1024  # more than a machine has; torch ends the process when it can't start as many as it is asked for
 
@@ -23,6 +24,7 @@ class TrainerConfig:
     eval_batch_size: sequences of one validation forward.
     probe_every: steps between staleness probes (probes.py); null makes none.
     max_skipped_steps: so many steps in a row with a gradient that is not finite end the run.
+    checkpoint_every: steps between checkpoints, one more after the last step; null writes that one only.
     num_threads: of torch, which sums in another order on another number.
     dry_run: check and describe the run, and train nothing.
     device: cpu, cuda, or cuda:<index>. dtype: of weights, gradients and state.
@@ -41,6 +43,8 @@ class TrainerConfig:
     eval_batch_size: int = MISSING
     probe_every: int | None = MISSING
     max_skipped_steps: int = MISSING
+    checkpoint_every: int | None = MISSING
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     num_threads: int = MISSING
     dry_run: bool = MISSING
     device: str = MISSING
@@ -60,7 +64,8 @@ class TrainerConfig:
         )
         norm, skipped = self.max_grad_norm, self.max_skipped_steps
         require(norm is None or norm > 0.0, f"{key}.max_grad_norm", norm, "expected a positive number, or null")
-        for name in ("eval_every", "probe_every"):
+        self.checkpoint.check(f"{key}.checkpoint")
+        for name in ("eval_every", "probe_every", "checkpoint_every"):
             every = getattr(self, name)
             require(every is None or every >= 1, f"{key}.{name}", every, "expected 1 or more, or null")
         require(skipped >= 1, f"{key}.max_skipped_steps", skipped, "expected 1 or more")

@@ -28,6 +28,8 @@ from asyncpp.pipeline.runtime import ActionFailed, spell
 from asyncpp.schedule.action import Action, Kind
 from asyncpp.trainer.loop import TrainingFailed
 from asyncpp.trainer.rank import train_rank
+from asyncpp.trainer.saving import Start
+from asyncpp.trainer.stop import SIGNALS, Stopped, say_so, stop_requests
 
 if TYPE_CHECKING:
     from asyncpp.config import Config
@@ -70,19 +72,27 @@ class Board:
         return Action(_KINDS[kind - 1], batch, micro_batch, chunk) if kind else None
 
 
-def launch(config: Config, folder: Path) -> dict[str, float]:
+def launch(config: Config, folder: Path, start: Start) -> dict[str, float]:
     """Start every rank of ``config``, wait for the end, and return what rank 0's loop does.
 
-    Raises TrainingFailed as the loop does, RankFailed where a rank is lost. No rank outlives this call.
+    Raises TrainingFailed and Stopped as the loop does, RankFailed where a rank is lost. No rank outlives this call.
     """
     num_ranks = config.pipeline.num_ranks
     context = multiprocessing.get_context("forkserver")  # imports torch once for all ranks, and forks without threads
     context.set_forkserver_preload(PRELOAD)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    cells = context.RawArray("q", num_ranks * _FIELDS)
-    ranks = [_Rank(context, rank, (config, folder, store.port, cells)) for rank in range(num_ranks)]
+    cells = context.RawArray("q", num_ranks * _FIELDS + 1)  # the last one says that the ranks are to stop
+
+    def ask_to_stop() -> None:
+        cells[-1] = 1
+        say_so()
+
+    ranks: list[_Rank] = []
     try:
-        return _supervise(config, ranks, cells)
+        for rank in range(num_ranks):
+            ranks.append(_Rank(context, rank, (config, folder, start, store.port, cells)))
+        with stop_requests(ask_to_stop):
+            return _supervise(config, ranks, cells)
     finally:
         for rank in ranks:
             rank.end()
@@ -118,11 +128,14 @@ def _supervise(config: Config, ranks: list[_Rank], cells: Any) -> dict[str, floa
         for rank in [rank for rank in running if not rank.process.is_alive()]:
             rank.listen()
             running.remove(rank)
-            if rank.report is None or rank.report[0] != "done":
+            if rank.report is None or rank.report[0] not in ("done", "stopped"):
                 _wait_for_others(running)
                 raise _failure(config, ranks, cells)
     assert ranks[0].report is not None
-    return ranks[0].report[1]
+    kind, result, _ = ranks[0].report
+    if kind == "stopped":
+        raise Stopped(result)
+    return result
 
 
 def _wait_for_others(running: list[_Rank]) -> None:
@@ -165,16 +178,23 @@ def _death(exit_code: int | None) -> str:
     return f"left with exit code {exit_code}"
 
 
-def _rank_main(rank: int, config: Config, folder: Path, port: int, cells: Any, connection: Connection) -> None:
+def _rank_main(
+    rank: int, config: Config, folder: Path, start: Start, port: int, cells: Any, connection: Connection
+) -> None:
     """The life of a rank's process. It ends at once, whatever its threads still wait for."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # the process that started it decides
     threading.Thread(target=_leave_when_alone, args=(connection,), daemon=True).start()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
     position = Position(rank, config.pipeline.num_stages, config.pipeline.data_parallel)
     try:
         store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60.0))
-        connection.send(("done", train_rank(config, position, store, rank, folder, [Board(cells, rank)]), ""))
+        board = Board(cells, rank)
+        result = train_rank(config, position, store, rank, folder, start, lambda: cells[-1] != 0, [board])
+        connection.send(("done", result, ""))
+        exit_code = 0
+    except Stopped as stopped:
+        connection.send(("stopped", stopped.step, ""))
         exit_code = 0
     except TrainingFailed as error:
         connection.send(("training failed", str(error), ""))

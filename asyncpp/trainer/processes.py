@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from asyncpp.model.config import MoEConfig
 from asyncpp.model.layout import parameter_infos, tied_aliases
 from asyncpp.model.llama import build
+from asyncpp.pipeline.clipping import Norms
 from asyncpp.pipeline.evaluation import Evaluation
 from asyncpp.pipeline.interpreter import Interpreter, Part
 from asyncpp.pipeline.mesh import Mesh
@@ -38,24 +39,28 @@ def build_runtime(
     read: ReadTokens,
     validation: Tensor,
     watchers: Sequence[Watcher] = (),
+    first_batch: int = 0,
+    last_norms: dict[int, Norms] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Runtime:
     """This rank's share of the training state before the first update, and its connections.
 
     read: tokens of (batch, micro-batch) of this replica, int64 (rows, sequence_length + 1), on the rank's device.
-    validation: of the held-out sequences, likewise.
+    validation: of the held-out sequences, likewise. first_batch, last_norms: where the run goes on from a checkpoint,
+    with the norms of the batch before. stop: whether this rank was asked to stop.
     """
     pipeline, trainer, position = config.pipeline, config.trainer, mesh.position
     timers, autocast, end_of_document = Timers(), build_autocast(config), masked_end_of_document(config)
     numbers = range(config.profile.num_stages)[position.stage :: position.num_stages]
     parts = [_build_part(config, part, position.replica, weights_of) for part in numbers]
-    segments = segments_of(config)
+    segments = segments_of(config, first_batch)
     rows_per_micro_batch = trainer.batch_size // (position.data_parallel * trainer.num_micro_batches)
     like = (
         parts[0]
         .state.versions.current[0]
         .new_empty(rows_per_micro_batch, config.data.sequence_length, config.model.hidden_size)
     )
-    links = PeerLinks(mesh, like, _num_messages(config, mesh), _buffer_size(segments), pipeline.timeout_s)
+    links = PeerLinks(mesh, like, _num_messages(config, mesh, first_batch), _buffer_size(segments), pipeline.timeout_s)
     tied = tied_aliases(config.model)
     infos = parameter_infos(config.model)
     settler = Settler(
@@ -65,6 +70,8 @@ def build_runtime(
         clipping=build_clipping(config),
         timers=timers,
         tied_index=next((index for index, info in enumerate(infos) if info.name in tied.values()), None),
+        stop=stop,
+        last_norms=last_norms or {},
     )
 
     def lr_factor(batch: int) -> float:
@@ -103,13 +110,14 @@ def _positions(config: Config, module: nn.Module, state: StageState) -> dict[str
     return {name: place[aliases.get(name, name)] for name, _ in module.named_parameters(remove_duplicate=False)}
 
 
-def segments_of(config: Config) -> list[Segment]:
-    """The schedule's batches; before them, where the correction begins without a delay, those of one that flushes."""
+def segments_of(config: Config, first_batch: int = 0) -> list[Segment]:
+    """The batches from ``first_batch`` on. Those that a correction wants without delay run by one that flushes."""
     pipeline, trainer = config.pipeline, config.trainer
     chunks = BUILDERS[pipeline.schedule].chunks if pipeline.num_chunks is None else pipeline.num_chunks
     delayed = max(config.profile.delays) > 0
     num_sync = config.correction.num_sync_steps(trainer.num_steps) if delayed else 0
-    cuts = [("one_f_one_b", 0, num_sync), (pipeline.schedule, num_sync, trainer.num_steps)]
+    switch = max(first_batch, num_sync)
+    cuts = [("one_f_one_b", first_batch, num_sync), (pipeline.schedule, switch, trainer.num_steps)]
     return [
         Segment(
             schedule,
@@ -130,9 +138,10 @@ def _buffer_size(segments: Sequence[Segment]) -> int:
     return max(BUILDERS[schedule].buffer_size(shape) for schedule, shape in segments)
 
 
-def _num_messages(config: Config, mesh: Mesh) -> dict[tuple[Payload, int], int]:
+def _num_messages(config: Config, mesh: Mesh, first_batch: int) -> dict[tuple[Payload, int], int]:
     """How many messages this stage will get, by (payload, peer)."""
     position, num_parts = mesh.position, config.profile.num_stages
+    num_messages = (config.trainer.num_steps - first_batch) * config.trainer.num_micro_batches
     counts: dict[tuple[Payload, int], int] = {}
     if position.num_stages > 1:
         for part in range(num_parts)[position.stage :: position.num_stages]:
@@ -140,7 +149,7 @@ def _num_messages(config: Config, mesh: Mesh) -> dict[tuple[Payload, int], int]:
             channels += [(GRADIENT, part + 1)] if part < num_parts - 1 else []
             for payload, peer in channels:
                 key = payload, peer % position.num_stages
-                counts[key] = counts.get(key, 0) + config.trainer.num_steps * config.trainer.num_micro_batches
+                counts[key] = counts.get(key, 0) + num_messages
     return counts
 
 

@@ -21,18 +21,18 @@ class Progress(Protocol):
     def stop(self) -> None: ...
 
 
-def progress_for(name: str, num_steps: int, tokens_per_step: int) -> Progress:
-    """A bar where standard error is a terminal, plain lines elsewhere."""
+def progress_for(name: str, num_steps: int, tokens_per_step: int, num_done: int = 0) -> Progress:
+    """A bar where standard error is a terminal, plain lines elsewhere. num_done: steps of an earlier launch."""
     console = Console(stderr=True)
     if console.is_terminal:
-        return BarProgress(console, name, num_steps, tokens_per_step)
-    return LineProgress(name, num_steps, tokens_per_step)
+        return BarProgress(console, name, num_steps, tokens_per_step, num_done)
+    return LineProgress(name, num_steps, tokens_per_step, num_done)
 
 
 class BarProgress:
     """A bar with loss, tokens per second and time left."""
 
-    def __init__(self, console: Console, name: str, num_steps: int, tokens_per_step: int) -> None:
+    def __init__(self, console: Console, name: str, num_steps: int, tokens_per_step: int, num_done: int) -> None:
         self._bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -41,7 +41,7 @@ class BarProgress:
             TimeRemainingColumn(),
             console=console,
         )
-        self._task = self._bar.add_task(name, total=num_steps, numbers="")
+        self._task = self._bar.add_task(name, total=num_steps, completed=num_done, numbers="")
         self._tokens_per_step = tokens_per_step
         self._validation = ""
 
@@ -63,7 +63,8 @@ class BarProgress:
 class LineProgress:
     """Ten lines a run, and one a validation."""
 
-    def __init__(self, name: str, num_steps: int, tokens_per_step: int) -> None:
+    def __init__(self, name: str, num_steps: int, tokens_per_step: int, num_done: int = 0) -> None:
+        self._num_done = num_done
         self._name = name
         self._num_steps = num_steps
         self._tokens_per_step = tokens_per_step
@@ -77,8 +78,9 @@ class LineProgress:
     def step(self, num_updates: int, loss: float) -> None:
         if num_updates % self._every == 0:
             elapsed_s = time.perf_counter() - self._started_s
-            speed = num_updates * self._tokens_per_step / elapsed_s
-            left_s = elapsed_s / num_updates * (self._num_steps - num_updates)
+            num_new = num_updates - self._num_done
+            speed = num_new * self._tokens_per_step / elapsed_s
+            left_s = elapsed_s / num_new * (self._num_steps - num_updates)
             print(
                 f"step {num_updates}/{self._num_steps}  loss {loss:.3f}  {speed:,.0f} tokens/s  {left_s:.0f} s left",
                 flush=True,

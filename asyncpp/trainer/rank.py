@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from asyncpp.pipeline.trace import Trace
 from asyncpp.trainer.data import open_data
 from asyncpp.trainer.loop import train
 from asyncpp.trainer.processes import build_runtime
+from asyncpp.trainer.saving import Saver, Start, load
 from asyncpp.trainer.setup import initial_weights_of, prepare_torch
 from asyncpp.trainer.sinks import sinks_of
 
@@ -33,12 +34,15 @@ def train_rank(
     store: dist.Store,
     local_rank: int,
     folder: Path,
+    start: Start,
+    stop: Callable[[], bool],
     watchers: Sequence[Watcher] = (),
 ) -> dict[str, float]:
     """Train as rank ``position.rank``, from the first connection to the last, and return what the loop does.
 
-    store: where the ranks find each other. folder: of the run, for rank 0's records and every rank's trace.
-    Raises TrainingFailed, and ActionFailed where this rank or another can't go on.
+    store: where the ranks find each other. folder: of the run. start: the same on all ranks. stop: whether this rank
+    was asked to stop; all do, then.
+    Raises TrainingFailed, Stopped, and ActionFailed where this rank or another can't go on.
     """
     device = _device(config, local_rank)
     prepare_torch(config)
@@ -54,17 +58,22 @@ def train_rank(
 
     num_traced = config.pipeline.trace_batches
     traces = [Trace(config.trainer.num_steps - num_traced)] if num_traced > 0 else []
-    runtime = build_runtime(
-        config,
-        mesh,
-        initial_weights_of(config, device),
-        read,
-        torch.from_numpy(validation).to(device),
-        [*watchers, *traces],
-    )
-    mesh.meet(START_TIMEOUT_S)
-    with sinks_of(config, folder) if position.rank == 0 else nullcontext() as sinks:
-        result = train(config, runtime, sinks)
+    with Saver(config, folder, start, position.rank) as saver:
+        runtime = build_runtime(
+            config,
+            mesh,
+            initial_weights_of(config, device),
+            read,
+            torch.from_numpy(validation).to(device),
+            [*watchers, *traces, saver],
+            start.step,
+            start.last_norms,
+            stop,
+        )
+        load(config, runtime.states, start)
+        mesh.meet(START_TIMEOUT_S)
+        with sinks_of(config, folder, start) if position.rank == 0 else nullcontext() as sinks:
+            result = train(config, runtime, sinks, saver, start)
     for trace in traces:
         trace.write(folder, position.rank)
     mesh.meet(START_TIMEOUT_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
 import traceback
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from asyncpp import records
 from asyncpp.data.prefetch import Prefetcher
 from asyncpp.distributed import Place, this_place
-from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, require
+from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
 from asyncpp.pipeline.mesh import Position
 from asyncpp.pipeline.runtime import ActionFailed
 from asyncpp.records import Status
@@ -24,9 +25,11 @@ from asyncpp.trainer.data import open_data, prepare_data
 from asyncpp.trainer.launch import RankFailed, launch
 from asyncpp.trainer.loop import TrainingFailed, train
 from asyncpp.trainer.rank import START_TIMEOUT_S, train_rank
+from asyncpp.trainer.saving import Saver, Start, find_start, load
 from asyncpp.trainer.setup import build_simulator, prepare_torch
 from asyncpp.trainer.simulated import Simulated
 from asyncpp.trainer.sinks import sinks_of
+from asyncpp.trainer.stop import Stopped, say_so, stop_requests
 
 if TYPE_CHECKING:
     from asyncpp.config import Config
@@ -77,11 +80,18 @@ def _train_in(folder: Path, config: Config, place: Place | None) -> int:
         records.write_json(folder / records.SUMMARY_FILE, summary)
 
     try:
-        close(Status.FINISHED, **_train(folder, config, place))
-    except KeyboardInterrupt:
+        start = find_start(config, folder)
+        result = _train(folder, config, place, start)
+        close(Status.FINISHED, **result, staleness_updates=_steady_staleness(folder, config.trainer.num_steps))
+    except (KeyboardInterrupt, Stopped) as reason:
         close(Status.INTERRUPTED)
-        print(f"\ninterrupted; run the same command again to start {folder.name} anew", file=sys.stderr)
+        step = reason.step if isinstance(reason, Stopped) else None
+        saved = "" if step is None else f" after {step} updates, which are saved"
+        print(f"\ninterrupted{saved}; run the same command again to go on", file=sys.stderr)
         return _end(EXIT_INTERRUPTED, place)
+    except ConfigError:
+        (folder / records.SUMMARY_FILE).unlink(missing_ok=True)
+        raise
     except (TrainingFailed, RankFailed, ActionFailed) as error:
         close(Status.FAILED, error=str(error))
         print(f"{getattr(error, 'details', '')}error: {error}", file=sys.stderr)
@@ -94,41 +104,52 @@ def _train_in(folder: Path, config: Config, place: Place | None) -> int:
     return EXIT_DONE
 
 
-def _train(folder: Path, config: Config, place: Place | None) -> dict[str, Any]:
+def _train(folder: Path, config: Config, place: Place | None, start: Start) -> dict[str, Any]:
     """Train and return what the summary says of the result."""
     if config.pipeline.is_simulated:
-        result = _simulate(folder, config)
+        result = _simulate(folder, config, start)
     elif place is None:
-        result = launch(config, folder)
+        result = launch(config, folder, start)
     else:
-        result = _train_at(place, folder, config)
+        result = _train_at(place, folder, config, start)
     tokens = config.trainer.num_steps * config.trainer.batch_size * config.data.sequence_length
     return {"tokens_seen": tokens, **{key.replace("/", "_"): value for key, value in result.items()}}
 
 
-def _simulate(folder: Path, config: Config) -> dict[str, float]:
+def _simulate(folder: Path, config: Config, start: Start) -> dict[str, float]:
     """All stages in this process."""
     trainer, device = config.trainer, torch.device(config.trainer.device)
     prepare_torch(config)
     batches, validation = open_data(config)
-    pipeline = Simulated(
-        build_simulator(config),
-        Prefetcher(batches.batch, range(trainer.num_steps), device),
-        lambda step: config.lr_schedule.factor(step, trainer.num_steps),
-        torch.from_numpy(validation).to(device),
-        trainer.eval_batch_size,
-        trainer.probe_every,
-    )
-    with sinks_of(config, folder) as sinks:
-        return train(config, pipeline, sinks)
+    with stop_requests(say_so) as stop, Saver(config, folder, start) as saver:
+        pipeline = Simulated(
+            build_simulator(config),
+            Prefetcher(batches.batch, range(start.step, trainer.num_steps), device),
+            lambda step: config.lr_schedule.factor(step, trainer.num_steps),
+            torch.from_numpy(validation).to(device),
+            trainer.eval_batch_size,
+            trainer.probe_every,
+            stop,
+            saver.before_update,
+            start.last_norms.get(start.step - 1),
+        )
+        load(config, pipeline.states, start)
+        with sinks_of(config, folder, start) as sinks:
+            return train(config, pipeline, sinks, saver, start)
 
 
-def _train_at(place: Place, folder: Path, config: Config) -> dict[str, float]:
-    """This process is one of the ranks."""
+def _train_at(place: Place, folder: Path, config: Config, start: Start | None = None) -> dict[str, float]:
+    """This process is one of the ranks. start: known to rank 0, which tells the others."""
     timeout = timedelta(seconds=START_TIMEOUT_S)
     store = dist.TCPStore(place.address, place.port, place.num_ranks, _hosts_store(place), timeout)
     position = Position(place.rank, config.pipeline.num_stages, config.pipeline.data_parallel)
-    return train_rank(config, position, store, place.local_rank, folder)
+    key = f"{config.hash()}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    if start is not None:
+        store.set(key, start.to_json())
+    else:
+        start = Start.from_json(store.get(key).decode())
+    with stop_requests(say_so if place.rank == 0 else lambda: None) as stop:
+        return train_rank(config, position, store, place.local_rank, folder, start, stop)
 
 
 def _hosts_store(place: Place) -> bool:
@@ -142,7 +163,7 @@ def _follow(config: Config, place: Place) -> int:
         return EXIT_DONE
     try:
         _train_at(place, config.folder, config)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped):
         return _end(EXIT_INTERRUPTED, place)
     except (TrainingFailed, ActionFailed) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -160,6 +181,13 @@ def _end(exit_code: int, place: Place | None) -> int:
         sys.stderr.flush()
         os._exit(exit_code)
     return exit_code
+
+
+def _steady_staleness(folder: Path, num_steps: int) -> float:
+    """Mean of the second half of the run, in updates, from its records: it may have had several launches."""
+    rows = records.read_metrics(folder / records.METRICS_FILE)
+    key = "pipeline/staleness_updates"
+    return statistics.mean(row[key] for row in rows if key in row and row["step"] >= num_steps // 2)
 
 
 def _identity(config: Config) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from asyncpp.pipeline.clipping import Norms
 from asyncpp.pipeline.record import BatchRecord
 from asyncpp.pipeline.simulator import Simulator
+from asyncpp.pipeline.stage import StageState
 from asyncpp.trainer.probes import StalenessProbe
 
 
@@ -16,6 +18,8 @@ class Simulated:
     """batches: numbers and tokens, int64 (sequences, sequence_length + 1). validation: tokens likewise.
 
     eval_batch_size: sequences of one validation forward. probe_every: see probes.py; None probes nothing.
+    stop: whether the run was asked to. before_update: see Simulator.train_batch. last_norms: of the batch
+    before the first one here, where the run goes on from a checkpoint.
     """
 
     def __init__(
@@ -26,20 +30,38 @@ class Simulated:
         validation: Tensor,
         eval_batch_size: int,
         probe_every: int | None,
+        stop: Callable[[], bool] = lambda: False,
+        before_update: Callable[[], None] | None = None,
+        last_norms: Norms | None = None,
     ) -> None:
+        simulator.last_norms = last_norms
         self._simulator = simulator
         self._batches = batches
         self._lr_factor = lr_factor
         self._validation = validation
         self._eval_batch_size = eval_batch_size
+        self._stop = stop
+        self._before_update = before_update
         self._probe = StalenessProbe(simulator, probe_every)
 
     def train(self) -> Iterator[BatchRecord]:
         """Run every batch, and yield its record after its update."""
         for step, windows in self._batches:
             self._probe.before_update(step, windows)
-            record = self._simulator.train_batch(step, windows, self._lr_factor(step))
+            record = self._simulator.train_batch(step, windows, self._lr_factor(step), self._before_update)
             yield replace(record, metrics=record.metrics | self._probe.after_update(step))
+
+    @property
+    def states(self) -> Sequence[StageState]:
+        """Of all parts of the model."""
+        return self._simulator.stages
+
+    def last_norms(self, num_updates: int) -> Norms:
+        """The norms of all parameters' gradients in the last batch."""
+        return self._simulator.last_norms or {}
+
+    def stops_after(self, num_updates: int) -> bool:
+        return self._stop()
 
     def validation_losses(self) -> dict[str, float]:
         """``val/loss`` is at the newest weights x; ``val/loss_z`` at z, where the correction has such a reading."""

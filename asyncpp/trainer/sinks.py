@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncpp import records
+from asyncpp.errors import require
 from asyncpp.pipeline.record import BatchRecord
 from asyncpp.trainer.config import LoggerConfig, WandbConfig
 from asyncpp.trainer.progress import Progress, progress_for
+from asyncpp.trainer.saving import Start
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -21,15 +24,28 @@ if TYPE_CHECKING:
 
 
 class Sinks:
-    """Opens the metrics file anew; a context manager that closes everything.
+    """Opens the metrics file; a context manager that closes everything.
 
-    tokens_per_step: of one batch, for throughput.
+    tokens_per_step: of one batch, for throughput. metrics_bytes: how much of the metrics file stands, where the run
+    goes on from a checkpoint: what was written after it is written again.
+    Raises ConfigError where there is not so much.
     """
 
     def __init__(
-        self, folder: Path, logger: LoggerConfig, resolved: dict[str, Any], progress: Progress, tokens_per_step: int
+        self,
+        folder: Path,
+        logger: LoggerConfig,
+        resolved: dict[str, Any],
+        progress: Progress,
+        tokens_per_step: int,
+        metrics_bytes: int,
     ) -> None:
-        self._metrics = (folder / records.METRICS_FILE).open("w", encoding="utf-8")
+        path = folder / records.METRICS_FILE
+        size = path.stat().st_size if path.exists() else 0
+        accepted = f"{path} has {size} bytes, and its checkpoint goes on after {metrics_bytes}; use resume=never"
+        require(size >= metrics_bytes, "resume", "auto", accepted)
+        self._metrics = path.open("a", encoding="utf-8")
+        self._metrics.truncate(metrics_bytes)
         self._wandb = _start_wandb(logger, folder, resolved) if isinstance(logger, WandbConfig) else None
         self._progress = progress
         self._tokens_per_step = tokens_per_step
@@ -70,6 +86,12 @@ class Sinks:
         )
         self._progress.step(step + 1, record.loss)
 
+    def metrics_bytes(self) -> int:
+        """The size of the metrics file, all of which is on the disk then."""
+        self._metrics.flush()
+        os.fsync(self._metrics.fileno())
+        return os.fstat(self._metrics.fileno()).st_size
+
     def validation(self, num_updates: int, losses: Mapping[str, float]) -> None:
         """The row of a validation after ``num_updates`` updates."""
         self._write({"step": num_updates, **losses})
@@ -84,11 +106,11 @@ class Sinks:
             self._wandb.log(row, step=row["step"])
 
 
-def sinks_of(config: Config, folder: Path) -> Sinks:
-    """The sinks of a run in ``folder``."""
+def sinks_of(config: Config, folder: Path, start: Start) -> Sinks:
+    """The sinks of a run in ``folder`` from ``start`` on."""
     tokens_per_step = config.trainer.batch_size * config.data.sequence_length
-    progress = progress_for(folder.name, config.trainer.num_steps, tokens_per_step)
-    return Sinks(folder, config.logger, asdict(config), progress, tokens_per_step)
+    progress = progress_for(folder.name, config.trainer.num_steps, tokens_per_step, start.step)
+    return Sinks(folder, config.logger, asdict(config), progress, tokens_per_step, start.metrics_bytes)
 
 
 def _start_wandb(logger: WandbConfig, folder: Path, resolved: dict[str, Any]) -> Any:

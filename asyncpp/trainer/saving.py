@@ -1,0 +1,182 @@
+"""When a run saves its state, and what goes with the tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from asyncpp import records
+from asyncpp.errors import ConfigError, require
+from asyncpp.model.layout import parameter_infos
+from asyncpp.pipeline.clipping import Norms
+from asyncpp.pipeline.stage import StageState
+from asyncpp.schedule.action import UPDATE, Action
+from asyncpp.trainer.checkpoint.manifest import CheckpointInfo
+from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, step_of
+from asyncpp.trainer.checkpoint.reader import Checkpoint, newest_valid
+from asyncpp.trainer.checkpoint.store import CheckpointFailed, clean_up, start_anew
+from asyncpp.trainer.checkpoint.writer import CheckpointWriter, warn
+from asyncpp.trainer.state import load_state, state_tensors
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from asyncpp.config import Config
+
+# In these a run may differ from the one that it goes on from: its length, and how many processes share the work.
+MAY_DIFFER = (
+    "trainer.num_steps",
+    "trainer.num_micro_batches",
+    "pipeline.name",
+    "pipeline.num_stages",
+    "pipeline.data_parallel",
+)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a launch of a run begins; the same on all its ranks.
+
+    launch: a name of its own. step: updates that are done. folder: of the checkpoint after them; None at step 0.
+    counters: what the checkpoint has beside tensors.
+    """
+
+    launch: str
+    step: int = 0
+    folder: Path | None = None
+    counters: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """For ranks that another program has started."""
+        return json.dumps({**asdict(self), "folder": None if self.folder is None else str(self.folder)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Start:
+        values = json.loads(text)
+        return cls(**{**values, "folder": None if values["folder"] is None else Path(values["folder"])})
+
+    @property
+    def metrics_bytes(self) -> int:
+        """How much of the metrics file was written until then."""
+        return self.counters.get("metrics_bytes", 0)
+
+    @property
+    def skipped_in_a_row(self) -> int:
+        return self.counters.get("skipped_in_a_row", 0)
+
+    @property
+    def last_norms(self) -> dict[int, Norms]:
+        """Of the batch before, by its number."""
+        norms = self.counters.get("last_norms")
+        return {self.step - 1: {int(index): norm for index, norm in norms.items()}} if norms else {}
+
+
+def find_start(config: Config, folder: Path) -> Start:
+    """Where a launch of ``config`` in ``folder``, which it holds the lock of, begins. One process of a run asks.
+
+    Raises ConfigError for a checkpoint of another configuration.
+    """
+    launch, root = uuid4().hex[:8], folder / CHECKPOINTS_FOLDER
+    if config.resume == "never":
+        start_anew(root)
+        return Start(launch)
+    clean_up(root)
+    checkpoint = newest_valid(root, warn)
+    if checkpoint is None and config.resume != "auto":
+        checkpoint = _checkpoint_of_another_run(Path(config.resume), folder)
+    if checkpoint is None:
+        return Start(launch)
+    checkpoint.require_same_config(config.scientific(), MAY_DIFFER)
+    step = checkpoint.info.step
+    accepted = f"expected at least the {step} steps of {checkpoint.folder}; use resume=never to start anew"
+    require(step <= config.trainer.num_steps, "trainer.num_steps", config.trainer.num_steps, accepted)
+    print(f"resuming after {step} updates from {checkpoint.folder}", flush=True)
+    return Start(launch, step, checkpoint.folder, checkpoint.info.counters)
+
+
+def _checkpoint_of_another_run(source: Path, folder: Path) -> Checkpoint:
+    """The checkpoint at ``source``, a run folder or one of its checkpoints; its metrics become the first of ours."""
+    if step_of(source.resolve()) is None:
+        checkpoint = newest_valid(source / CHECKPOINTS_FOLDER, warn)
+    else:
+        checkpoint = Checkpoint.open(source)
+        checkpoint.verify()
+    if checkpoint is None:
+        raise ConfigError("resume", source, "expected auto, never, or a run folder or checkpoint to go on from")
+    metrics = checkpoint.folder.resolve().parents[1] / records.METRICS_FILE
+    length = checkpoint.info.counters.get("metrics_bytes", 0)
+    records.write_atomically(folder / records.METRICS_FILE, metrics.read_bytes()[:length].decode())
+    return checkpoint
+
+
+def load(config: Config, states: Sequence[StageState], start: Start) -> None:
+    """Bring ``states`` to ``start``. Raises ConfigError and CheckpointDamaged as load_state does."""
+    if start.folder is not None:
+        load_state(states, [info.name for info in parameter_infos(config.model)], Checkpoint.open(start.folder))
+
+
+class Saver:
+    """Saves a rank's part of a run's state. A context manager, and a Watcher of the rank's actions.
+
+    Raises nothing while training: a checkpoint that can't be written is a warning, and the last good one stays.
+    """
+
+    def __init__(self, config: Config, folder: Path, start: Start, rank: int = 0) -> None:
+        self._config = config
+        self._names = [info.name for info in parameter_infos(config.model)]
+        num_ranks = 1 if config.pipeline.is_simulated else config.pipeline.num_ranks
+        root = folder / CHECKPOINTS_FOLDER
+        self._writer = CheckpointWriter(root, config.trainer.checkpoint, rank, num_ranks, start.launch)
+        self._last_step: int | None = start.step or None
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._writer.__exit__(kind, error, trace)
+
+    def due(self, num_updates: int) -> bool:
+        """Whether the state after ``num_updates`` is saved: every so often, and at the end."""
+        every, last = self._config.trainer.checkpoint_every, self._config.trainer.num_steps
+        return num_updates == last or (every is not None and num_updates % every == 0)
+
+    def save(
+        self, num_updates: int, states: Sequence[StageState], counters: dict[str, Any], val_loss: float | None
+    ) -> None:
+        """Begin to save; every rank, after the same number of updates. counters, val_loss: of rank 0."""
+        pipeline = self._config.pipeline
+        info = CheckpointInfo(
+            num_updates,
+            self._config.scientific(),
+            counters,
+            world={"pipeline": pipeline.name, "stages": pipeline.num_stages, "replicas": pipeline.data_parallel},
+            val_loss=val_loss if val_loss is not None and math.isfinite(val_loss) else None,
+        )
+        self._writer.save(info, state_tensors(states, self._names))
+        if any(state.correction.corrects_gradients for state in states):
+            self._writer.wait_copied()  # the next batch's gradients change its state
+        self._last_step = num_updates
+
+    def before_update(self) -> None:
+        """To be called before anything that was saved is changed."""
+        self._writer.wait_copied()
+
+    def begin(self, action: Action) -> None:
+        if action.kind is UPDATE:
+            self.before_update()
+
+    def end(self, action: Action, start_s: float, end_s: float) -> None:
+        pass
+
+    def finish(self) -> int | None:
+        """Wait until the last save is on the disk. Returns its step, or None where it is not."""
+        try:
+            self._writer.wait()
+        except CheckpointFailed:  # it has been reported
+            return None
+        return self._last_step
