@@ -11,7 +11,6 @@ import torch
 from asyncpp import records
 from asyncpp.command import compose_overrides
 from asyncpp.config import Config, from_hydra
-from asyncpp.data.prepare import prepare
 from asyncpp.trainer import run as run_module
 from asyncpp.trainer import saving
 from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER
@@ -32,13 +31,6 @@ SMALL = (
     f"trainer.num_steps={NUM_STEPS}",
 )
 OPTIMIZERS = ("adamw", "muon", "normuon", "soap", "adan", "lion", "mars", "nadam", "sgd")
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    root = f"data.root={tmp_path_factory.mktemp('data')}"
-    prepare(from_hydra(compose_overrides([root])).data)
-    return root
 
 
 def configured(folder: Path, data: str, *overrides: str) -> Config:

@@ -1,0 +1,129 @@
+"""SIGKILL at any moment, saving included: run again until it is finished, a run's records and state are the unbroken
+run's to the last bit."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from trainer.test_resume import assert_same, configured
+
+from asyncpp import records
+from asyncpp.config import Config
+from asyncpp.trainer.launch import PRELOAD
+from asyncpp.trainer.run import run
+
+EVERY_STEP = ("trainer.num_steps=40", "trainer.checkpoint_every=1", "correction=ef", "trainer.eval_every=7")
+MAX_LAUNCHES = 200
+
+
+def launched(config: Config) -> multiprocessing.process.BaseProcess:
+    """``run(config)`` in a process, and a process group, of its own."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*PRELOAD, "trainer.test_kills"])
+    process = context.Process(target=_main, args=(config,))
+    process.start()
+    return process
+
+
+def _main(config: Config) -> None:
+    os.setsid()
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 1)
+    os.dup2(devnull, 2)
+    os._exit(run(config))
+
+
+def session(leader: int) -> list[int]:
+    """All live processes of the session of ``leader``, without it."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != leader:
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == leader and fields[0] != "Z":
+                members.append(int(entry.name))
+    return members
+
+
+def kill_until_finished(config: Config, chance: random.Random, longest_s: float, victims: str) -> int:
+    """Launch ``config`` again and again, killing each launch but the last at a random moment. Returns the kills.
+
+    victims: "all", the process that was started and its ranks; "one" of them.
+    """
+    kills = 0
+    for _ in range(MAX_LAUNCHES):
+        process = launched(config)
+        deadline_s = time.monotonic() + chance.uniform(0.05, longest_s)
+        while process.is_alive() and time.monotonic() < deadline_s:
+            time.sleep(0.005)
+        if process.is_alive():
+            assert process.pid is not None
+            members = [process.pid, *session(process.pid)]
+            for pid in members if victims == "all" else [chance.choice(members)]:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    kills += 1
+                except ProcessLookupError:
+                    pass
+        process.join(60.0)
+        assert not process.is_alive()
+        while process.pid is not None and session(process.pid):  # ranks leave when their starter has gone
+            time.sleep(0.01)
+        if records.is_finished(config.folder):
+            return kills
+    raise AssertionError("the run never finishes")
+
+
+@pytest.mark.slow
+def test_50_runs_killed_at_random_moments(tmp_path, data):
+    chance = random.Random(11)
+    whole = configured(tmp_path / "whole", data, *EVERY_STEP)
+    started_s = time.monotonic()
+    assert run(whole) == 0
+    duration_s = time.monotonic() - started_s
+    kills = 0
+    for number in range(50):
+        config = configured(tmp_path / str(number), data, *EVERY_STEP)
+        kills += kill_until_finished(config, chance, longest_s=1.5 * duration_s, victims="all")
+        assert_same(config, whole)
+    assert kills >= 25
+
+
+@pytest.mark.slow
+def test_20_pipelines_killed_at_random_moments(tmp_path, data):
+    chance = random.Random(12)
+    pipeline = (*EVERY_STEP, "pipeline=2bw", "pipeline.num_stages=2")
+    whole = configured(tmp_path / "whole", data, *pipeline)
+    started_s = time.monotonic()
+    assert run(whole) == 0
+    duration_s = time.monotonic() - started_s
+    kills = 0
+    for number in range(20):
+        config = configured(tmp_path / str(number), data, *pipeline)
+        victims = ("one", "all")[number % 2]
+        kills += kill_until_finished(config, chance, longest_s=1.5 * duration_s, victims=victims)
+        assert_same(config, whole)
+    assert kills >= 10
+
+
+def test_two_kills_show_nowhere(tmp_path, data):
+    whole, cut = (configured(tmp_path / name, data, *EVERY_STEP) for name in ("whole", "cut"))
+    assert run(whole) == 0
+    for num_steps in (3, 20):
+        process = launched(cut)
+        metrics = cut.folder / records.METRICS_FILE
+        while sum("train/loss" in row for row in records.read_metrics(metrics)) < num_steps:
+            assert process.is_alive()
+            time.sleep(0.005)
+        process.kill()
+        process.join()
+    assert run(cut) == 0
+    assert_same(cut, whole)
