@@ -48,7 +48,7 @@ def memory_of(config: Config) -> str:
         trainer=config.trainer,
         hardware=typed(composed, "hardware"),
         options=PlanOptions(
-            precision=config.trainer.dtype,
+            precision=config.trainer.dtype if config.trainer.autocast is None else "bf16_autocast",
             mfu=1.0,
             recompute=config.pipeline.recompute,
             tokens_per_parameter=1.0,

@@ -63,7 +63,7 @@ def test_memory_is_what_the_plan_of_the_same_run_says(tmp_path, monkeypatch, cap
                 "data=fineweb_edu",
                 "pipeline=simulated",
                 "hardware=cpu",
-                "precision=float32",
+                "precision=bf16_autocast",
                 "json=true",
             ]
         )

@@ -22,22 +22,27 @@ from asyncpp.trainer.config import TrainerConfig
 class Precision:
     """Bytes of an element, by what it is for.
 
-    compute: of the weight versions that batches read, of activations, and of a micro-batch's gradient.
+    compute: of the weight versions that batches read, of hidden states, and of a micro-batch's gradient.
+    operand: of what matrix products read and make. Where that is less than compute, as under autocast, every product
+    has copies of its own of what it reads, the weights too, and keeps them for the backward of each micro-batch.
     master: of the further copy of the newest weights that the optimizer updates; 0 where it updates a version itself.
     accumulate: of sums of gradients and of optimizer and correction state; statistics, too, have at least this.
     product: the dtype of the matrix products, under which the hardware's speed is listed.
     """
 
     compute: int
+    operand: int
     master: int
     accumulate: int
     product: str
 
 
 PRECISIONS = {
-    "float64": Precision(8, 0, 8, "float64"),
-    "float32": Precision(4, 0, 4, "float32"),  # what the trainer does
-    "bf16_mixed": Precision(2, 4, 4, "bfloat16"),  # Micikevicius et al., arXiv 1710.03740, with bf16
+    "float64": Precision(8, 8, 0, 8, "float64"),  # trainer.dtype
+    "float32": Precision(4, 4, 0, 4, "float32"),
+    "bf16_autocast": Precision(4, 2, 0, 4, "bfloat16"),  # trainer.autocast=bfloat16
+    # Not what the trainer does, for comparison: Micikevicius et al., arXiv 1710.03740, with bf16
+    "bf16_mixed": Precision(2, 2, 4, 4, "bfloat16"),
 }
 
 
@@ -116,6 +121,11 @@ class PlanConfig:
     @property
     def precision(self) -> Precision:
         return PRECISIONS[self.options.precision]
+
+    @property
+    def casts(self) -> bool:
+        """Matrix products make copies of what they read."""
+        return self.precision.operand < self.precision.compute
 
     @property
     def num_ranks(self) -> int:

@@ -74,6 +74,9 @@ def _layer(config: PlanConfig, layer: int, infos: Sequence[ParameterInfo]) -> Un
     flops = tokens * (2.0 * matrices + 4.0 * model.hidden_size * config.data.sequence_length)
     forward_s = flops / (config.options.mfu * config.peak_flops_per_s)
     saved = tokens * layer_bytes_per_token(config) + layer_bytes_per_micro_batch(model, config.precision)
+    if config.casts:
+        cast = [info for info in infos if info.role is Role.MATRIX and not info.name.endswith("router.weight")]
+        saved += config.precision.operand * sum(info.num_elements for info in cast)
     working = _layer_working_bytes(config)
     if not config.options.recompute:
         return Unit(f"layers.{layer}", tuple(infos), forward_s, 2.0 * forward_s, saved, working_bytes=working)
@@ -101,24 +104,28 @@ def _head(config: PlanConfig, outside: Sequence[ParameterInfo]) -> Unit:
 
 def _logits_bytes(config: PlanConfig) -> float:
     """What the head has in its forward beside what it keeps: one chunk's logits and their product with the weight and,
-    in mixed precision, the logits and their gradient in bf16, and the sum of the head's gradient in fp32."""
+    in mixed precision, the logits and their gradient in bf16, and the sum of the head's gradient in fp32; of the weight
+    a copy, where products make one."""
     precision, model = config.precision, config.model
     chunk = min(LOGITS_TOKENS, config.micro_batch_tokens)
     logits = chunk * model.vocab_size
-    products = chunk * model.hidden_size * precision.compute
+    weight = model.vocab_size * model.hidden_size
+    products = chunk * model.hidden_size * precision.operand
+    if config.casts:
+        return logits * (precision.accumulate + precision.operand) + products + 2 * weight * precision.operand
     if precision.compute == precision.accumulate:
         return logits * precision.accumulate + products
     return (
         logits * (precision.accumulate + precision.compute)
         + products
-        + model.vocab_size * model.hidden_size * (precision.accumulate + precision.compute)
+        + weight * (precision.accumulate + precision.compute)
     )
 
 
 def _layer_working_bytes(config: PlanConfig) -> float:
     """Of the backward of down(silu(gate) * up), which comes first: the gradients of the product and of one of its
     factors, or of what the gates scale in a mixture, and that of the down matrix."""
-    model, element = config.model, config.precision.compute
+    model, element = config.model, config.precision.operand
     if isinstance(model, MoEConfig):
         rows = config.micro_batch_tokens * model.top_k
         return (2 * rows * model.ffn_size + model.num_experts * model.ffn_size * model.hidden_size) * element
@@ -129,11 +136,13 @@ def layer_bytes_per_token(config: PlanConfig) -> float:
     """What a layer saves of each token. Attention: its input, q, k, v, their result and its log-sum-exp; no scores
     (flash attention)."""
     model, precision = config.model, config.precision
-    attention = (3 * model.hidden_size + 2 * model.kv_size) * precision.compute + model.num_heads * precision.accumulate
+    inputs = 3 if config.casts else 1  # one for q, k and v each
+    attention = ((2 + inputs) * model.hidden_size + 2 * model.kv_size) * precision.operand
+    attention += model.num_heads * precision.accumulate
     if isinstance(model, MoEConfig):
-        feed_forward = _mixture_bytes(model, precision, config.data.sequence_length)
+        feed_forward = _mixture_bytes(config, model)
     else:
-        feed_forward = _swiglu_bytes(model.hidden_size, model.ffn_size, precision)
+        feed_forward = _swiglu_bytes(config, model.ffn_size)
     return 2 * _norm_bytes(config) + attention + feed_forward
 
 
@@ -153,20 +162,24 @@ def _norm_bytes(config: PlanConfig) -> float:
     return (2 * width + 1) * precision.accumulate
 
 
-def _swiglu_bytes(hidden_size: int, ffn_size: int, precision: Precision) -> float:
+def _swiglu_bytes(config: PlanConfig, ffn_size: int) -> float:
     """Of a token: input, gate, its silu, up, and their product."""
-    return (hidden_size + 4 * ffn_size) * precision.compute
+    inputs = 2 if config.casts else 1  # one for gate and up each
+    return (inputs * config.model.hidden_size + 4 * ffn_size) * config.precision.operand
 
 
-def _mixture_bytes(model: MoEConfig, precision: Precision, sequence_length: int) -> float:
+def _mixture_bytes(config: PlanConfig, model: MoEConfig) -> float:
     """Of a token: router (with both auxiliary losses), the places of its top_k rows, and what their experts save."""
-    compute, accumulate = precision.compute, precision.accumulate
+    operand, accumulate = config.precision.operand, config.precision.accumulate
+    inputs = 2 if config.casts else 1  # one for gate and up each
     router = (model.hidden_size + 2 * model.num_experts + 1 + model.top_k) * accumulate
     # its input, logits, softmax, log-sum-exp, gates; and once a sequence, how often each expert was chosen
-    router += model.num_experts * accumulate / sequence_length
-    row = 3 * INDEX_BYTES + compute  # expert, place, place back; gate
-    row += (model.hidden_size + 5 * model.ffn_size) * compute  # input; gate, its silu, up, the product, and that gated
-    shared = _swiglu_bytes(model.hidden_size, model.shared_ffn_size, precision) if model.shared_ffn_size else 0.0
-    if model.shared_ffn_size and compute == accumulate:
-        shared -= model.hidden_size * compute  # the router's input is its input
+    router += model.num_experts * accumulate / config.data.sequence_length
+    row = 3 * INDEX_BYTES + operand  # expert, place, place back; gate
+    row += (
+        inputs * model.hidden_size + 5 * model.ffn_size
+    ) * operand  # input; gate, its silu, up, the product, and that gated
+    shared = _swiglu_bytes(config, model.shared_ffn_size) if model.shared_ffn_size else 0.0
+    if model.shared_ffn_size and operand == accumulate:
+        shared -= model.hidden_size * operand  # the router's input is its input
     return router + model.top_k * row + shared

@@ -32,6 +32,7 @@ RUNS = [
         ("trainer.num_micro_batches=2", "data.sequence_length=192"),  # activations, and logits in several pieces
         ("trainer.num_micro_batches=4", "trainer.batch_size=4", "data.sequence_length=16", "optimizer=adan"),
         ("trainer.num_micro_batches=4", "model=tiny_moe"),
+        ("trainer.num_micro_batches=4", "trainer.autocast=bfloat16"),
     ]
 ]
 
@@ -92,8 +93,11 @@ def config_of(overrides: tuple[str, ...]) -> Config:
 
 def planned(config: Config, overrides: tuple[str, ...]) -> list[Stage]:
     trainer = [f"trainer.{name}={getattr(config.trainer, name)}" for name in ("batch_size", "num_micro_batches")]
+    precision = "float32" if config.trainer.autocast is None else "bf16_autocast"
     plan = plan_from_hydra(
-        compose_overrides(["model=tiny", *COMMON, "hardware=cpu", "precision=float32", *trainer, *overrides], "plan")
+        compose_overrides(
+            ["model=tiny", *COMMON, "hardware=cpu", f"precision={precision}", *trainer, *overrides], "plan"
+        )
     )
     assert plan.model == config.model
     return cut(plan)

@@ -11,10 +11,16 @@ from asyncpp.model.auxiliary import Auxiliary
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases
 from asyncpp.model.llama import build
+from asyncpp.pipeline.compute import Autocast
 from asyncpp.planner.config import PlanConfig
 from asyncpp.planner.units import Unit, units
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16_mixed": torch.bfloat16}
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bf16_autocast": torch.float32,
+    "bf16_mixed": torch.bfloat16,
+}
 SHAPES = [
     ("trainer.batch_size=8", "data.sequence_length=32"),
     ("trainer.batch_size=4", "data.sequence_length=192", "model.hidden_size=96", "model.ffn_size=200"),
@@ -33,7 +39,7 @@ def test_a_dense_model_saves_what_was_planned(make_plan, shape, precision):
     compare(make_plan(*shape, f"precision={precision}"))
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16_mixed"])
+@pytest.mark.parametrize("precision", ["float32", "bf16_autocast", "bf16_mixed"])
 @pytest.mark.parametrize("mixture", MIXTURES, ids=" ".join)
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=" ".join)
 def test_a_mixture_saves_what_was_planned(make_plan, shape, mixture, precision):
@@ -72,7 +78,8 @@ def saved_bytes(config: PlanConfig, owned: list[Unit]) -> int:
         saved[tensor.untyped_storage().data_ptr()] = tensor  # alive, so that no other tensor gets its address
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    autocast = Autocast("cpu", torch.bfloat16 if config.casts else None)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast():
         auxiliary = Auxiliary()
         output = functional_call(stage, parameters, (inputs, tokens if "head" in names else None, auxiliary))
         losses = [output] if auxiliary.loss is None else [output, auxiliary.loss]
