@@ -233,8 +233,9 @@ def test_a_dry_run_describes_every_parameter_once_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_says_so_and_starts_again(tmp_path, data, how):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_stops_a_run_after_an_update_and_it_goes_on_from_there(tmp_path, data, how):
+    """A second signal, moments later, does no harm."""
     overrides = ("trainer.num_steps=100000", "trainer.eval_every=null", "lr_schedule=constant", data)
     command = [sys.executable, "-m", "asyncpp.train", *overrides]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -242,10 +243,13 @@ def test_an_interrupted_run_says_so_and_starts_again(tmp_path, data, how):
             assert process.poll() is None, process.stderr and process.stderr.read()
             time.sleep(0.05)
         process.send_signal(how)
+        process.send_signal(how)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 75
-    assert "interrupted; run the same command again" in stderr and "Traceback" not in stderr
     (run,) = records.find_runs(tmp_path)
+    num_steps = len(run.metrics())
+    told = f"interrupted after {num_steps} updates, which are saved; run the same command again to go on"
+    assert told in stderr and "Traceback" not in stderr
     assert run.summary is not None and run.summary["status"] == "interrupted" and "val_loss" not in run.summary
     assert not records.is_finished(run.folder)
     assert [row["step"] for row in run.metrics()] == list(range(len(run.metrics())))
