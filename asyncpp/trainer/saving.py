@@ -16,7 +16,7 @@ from asyncpp.model.layout import parameter_infos
 from asyncpp.pipeline.clipping import Norms
 from asyncpp.pipeline.stage import StageState
 from asyncpp.schedule.action import UPDATE, Action
-from asyncpp.trainer.checkpoint.manifest import CheckpointInfo
+from asyncpp.trainer.checkpoint.manifest import CheckpointDamaged, CheckpointInfo
 from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, step_of
 from asyncpp.trainer.checkpoint.reader import Checkpoint, newest_valid
 from asyncpp.trainer.checkpoint.store import CheckpointFailed, clean_up, start_anew
@@ -101,16 +101,20 @@ def find_start(config: Config, folder: Path) -> Start:
 
 def _checkpoint_of_another_run(source: Path, folder: Path) -> Checkpoint:
     """The checkpoint at ``source``, a run folder or one of its checkpoints; its metrics become the first of ours."""
-    if step_of(source.resolve()) is None:
-        checkpoint = newest_valid(source / CHECKPOINTS_FOLDER, warn)
-    else:
-        checkpoint = Checkpoint.open(source)
-        checkpoint.verify()
+    try:
+        if step_of(source.resolve()) is None:
+            checkpoint = newest_valid(source / CHECKPOINTS_FOLDER, warn)
+        else:
+            checkpoint = Checkpoint.open(source.resolve())
+            checkpoint.verify()
+    except CheckpointDamaged as damage:
+        raise ConfigError("resume", source, f"expected a whole checkpoint: {damage}") from None
     if checkpoint is None:
         raise ConfigError("resume", source, "expected auto, never, or a run folder or checkpoint to go on from")
     metrics = checkpoint.folder.resolve().parents[1] / records.METRICS_FILE
     length = checkpoint.info.counters.get("metrics_bytes", 0)
-    records.write_atomically(folder / records.METRICS_FILE, metrics.read_bytes()[:length].decode())
+    rows = metrics.read_bytes()[:length].decode() if metrics.is_file() else ""
+    records.write_atomically(folder / records.METRICS_FILE, rows)
     return checkpoint
 
 
