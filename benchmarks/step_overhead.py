@@ -65,7 +65,7 @@ def framework_step(config, batches: Batches, sinks: Sinks) -> Callable[[int], No
 
     def step(number: int) -> None:
         record = simulator.train_batch(number, torch.from_numpy(batches.batch(number)), 1.0)
-        sinks.step(number, record, lr=config.optimizer.lr, duration_s=1.0)
+        sinks.step(number, record, lr=config.optimizer.lr)
 
     return step
 
@@ -79,7 +79,7 @@ def measure(folder: Path, num_steps: int) -> dict[str, float]:
     prepare(config.data)
     batches = Batches(open_tokens(config.data), config.data.sequence_length, config.trainer.batch_size, config.seed)
     progress = LineProgress("benchmark", num_steps=10**9, tokens_per_step=1)
-    with Sinks(folder, config.logger, {}, progress, tokens_per_step=1) as sinks:
+    with Sinks(folder, config.logger, {}, progress, tokens_per_step=1, metrics_bytes=0) as sinks:
         contenders = {"plain": plain_step(config, batches)}
         contenders |= {name: framework_step(configs[name], batches, sinks) for name in conditions}
         times_ms: dict[str, list[float]] = {name: [] for name in contenders}

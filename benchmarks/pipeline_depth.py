@@ -1,0 +1,189 @@
+"""The runtime's own bubbles at P = 4, 8, 16, and what it adds to an action.
+
+    python benchmarks/pipeline_depth.py [json=true] [depths=[4,8,16]] [batches=5]
+
+Depth: stages sleep for their compute, a forward f and a backward 2 f, so that pipelines deeper than the machine has
+cores run at their full rate; m = P. A rate is that of computing without a pause: the limit of 2BW is 1, that of 1F1B
+m / (m + P - 1). f grows with P, since P processes' own work shares the cores.
+
+Overhead: tiny tensors and no sleep. What a batch takes more than a loop written by hand that runs the same stage alone
+(sums of gradients, clipping, torch's fused update), shared among the batch's actions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asyncpp.arguments import parse_arguments
+from asyncpp.command import exit_code_of
+from asyncpp.config import Config
+from asyncpp.errors import require
+from asyncpp.pipeline.mesh import Mesh, Position
+from asyncpp.pipeline.runtime import Runtime
+from common.ranks import config_of, on_ranks, runtime_of, tokens
+
+FORWARD_S_PER_STAGE = 0.0025  # so f is 10 ms at P = 4 and 40 ms at P = 16
+NUM_OVERHEAD_BATCHES = 300
+
+
+@dataclass
+class Options:
+    """batches: that are timed in a full pipeline."""
+
+    depths: list[int] = field(default_factory=lambda: [4, 8, 16])
+    batches: int = 5
+    json: bool = False
+
+
+def tiny(pipeline: str, num_stages: int, num_micro_batches: int, num_steps: int) -> Config:
+    """One layer a stage, and nothing to compute: what takes time is the runtime."""
+    return config_of(
+        f"pipeline={pipeline}",
+        f"pipeline.num_stages={num_stages}",
+        "pipeline.timeout_s=300",
+        f"pipeline.split={[1] * num_stages}".replace(" ", ""),
+        f"model.num_layers={num_stages}",
+        "model.hidden_size=16",
+        "model.ffn_size=16",
+        "model.num_heads=2",
+        "model.num_kv_heads=2",
+        "model.vocab_size=32",
+        "data.vocab_size=32",
+        "data.tokenizer.kind=file",  # of which no token is made
+        "data.tokenizer.name=unused",
+        "data.sequence_length=4",
+        f"trainer.num_steps={num_steps}",
+        f"trainer.num_micro_batches={num_micro_batches}",
+        f"trainer.batch_size={num_micro_batches}",
+    )
+
+
+class Sleep(torch.autograd.Function):
+    """The identity, which takes ``forward_s`` forward and twice that backward."""
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, forward_s: float) -> Tensor:
+        ctx.forward_s = forward_s
+        time.sleep(forward_s)
+        return outputs.view_as(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        time.sleep(2.0 * ctx.forward_s)
+        return gradients[0], None
+
+
+def batch_s(runtime: Runtime, num_filling: int) -> float:
+    """The median time from one update of this stage to the next, when the pipeline is full; not of the last batch."""
+    stamps = [time.perf_counter() for _ in runtime.train()]
+    return statistics.median(end - start for start, end in itertools.pairwise(stamps[num_filling:-1]))
+
+
+def rate(rank: int, pipeline: str, num_stages: int, num_batches: int) -> float:
+    """Time of a micro-batch's forward and backward, times m, over the time of a batch, on this rank."""
+    forward_s = FORWARD_S_PER_STAGE * num_stages
+    num_filling = 3
+    config = tiny(pipeline, num_stages, num_stages, num_filling + num_batches + 1)
+    mesh = Mesh(Position(rank, num_stages, 1), timeout_s=300.0)
+    runtime = runtime_of(config, mesh)
+    for part in runtime.parts:  # every version's module is a copy of this one, hooks included
+        part.replicas.skeleton.register_forward_hook(lambda module, inputs, outputs: Sleep.apply(outputs, forward_s))
+    mesh.meet(300.0)
+    return 3.0 * forward_s * num_stages / batch_s(runtime, num_filling)
+
+
+def overhead(rank: int, num_stages: int, num_micro_batches: int) -> dict[str, float]:
+    """Microseconds of this rank: ``batch``, what a ``plain`` loop takes for it, and each ``action``'s share of the
+    rest."""
+    config = tiny("two_bw", num_stages, num_micro_batches, NUM_OVERHEAD_BATCHES)
+    mesh = Mesh(Position(rank, num_stages, 1), timeout_s=300.0)
+    runtime = runtime_of(config, mesh)
+    mesh.meet(300.0)
+    measured_s = batch_s(runtime, num_filling=20)
+    mesh.meet(300.0)
+    plain_s = plain_batch_s(runtime, config)
+    num_messages = 0 if num_stages == 1 else 1 if rank in (0, num_stages - 1) else 2  # each way, of each micro-batch
+    num_actions = num_micro_batches * (2 + 2 * num_messages) + 1
+    seconds = {"batch": measured_s, "plain": plain_s, "action": (measured_s - plain_s) / num_actions}
+    return {f"{name}_us": 1e6 * value for name, value in seconds.items()}
+
+
+def plain_batch_s(runtime: Runtime, config: Config) -> float:
+    """Median time of a batch on this rank's stage as one writes it by hand: sums of gradients, clipping, torch's fused
+    update."""
+    (part,) = runtime.parts
+    version, m = part.state.versions.newest, config.trainer.num_micro_batches
+    module, leaves = part.replicas.at(version), part.replicas.leaves(version)
+    windows = tokens(1, config)
+    hidden = torch.randn(1, windows.shape[1] - 1, config.model.hidden_size)
+    optimizer = torch.optim.AdamW(leaves, lr=1e-3, fused=True)
+    seconds = []
+    for _ in range(NUM_OVERHEAD_BATCHES):
+        start_s = time.perf_counter()
+        optimizer.zero_grad()
+        for _ in range(m):
+            inputs = windows[:, :-1] if part.is_first else hidden.detach().requires_grad_()
+            if part.is_last:
+                (module(inputs, windows[:, 1:]) / m).backward()
+            else:
+                module(inputs).backward(hidden)
+        torch.nn.utils.clip_grad_norm_(leaves, 1.0)
+        optimizer.step()
+        seconds.append(time.perf_counter() - start_s)
+    return statistics.median(seconds)
+
+
+def measure_depth(num_stages: int, num_batches: int) -> dict[str, float]:
+    """Rates of the slowest rank, and over their limits."""
+    figures: dict[str, float] = {}
+    for pipeline, limit in (("two_bw", 1.0), ("one_f_one_b", num_stages / (2 * num_stages - 1))):
+        rates = on_ranks(num_stages, rate, pipeline, num_stages, num_batches)
+        figures |= {pipeline: min(rates), f"{pipeline}_over_limit": min(rates) / limit}
+    return figures
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """Before and after: load averages of the machine, which is to be idle."""
+    load = os.getloadavg()[0]
+    slowest = {}
+    for num_stages, num_micro_batches in ((1, 4), (2, 4)):
+        by_rank = on_ranks(num_stages, overhead, num_stages, num_micro_batches)
+        slowest[str(num_stages)] = max(by_rank, key=lambda figures: figures["action_us"])
+    depths = {str(depth): measure_depth(depth, options.batches) for depth in options.depths}
+    return {
+        "load_average_before": load,
+        "overhead_by_num_stages": slowest,
+        "rate_by_num_stages": depths,
+        "load_average_after": os.getloadavg()[0],
+    }
+
+
+def main() -> int:
+    def command() -> int:
+        options = parse_arguments(sys.argv[1:], Options)
+        accepted = "expected numbers of stages, 2 or more"
+        require(all(depth >= 2 for depth in options.depths), "depths", options.depths, accepted)
+        require(options.batches >= 1, "batches", options.batches, "expected 1 or more")
+        figures = measure(options)
+        if options.json:
+            print(json.dumps(figures))
+        else:
+            for name, value in figures.items():
+                print(f"{name}: {json.dumps(value)}")
+        return 0
+
+    return exit_code_of(command, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
