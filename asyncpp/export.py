@@ -63,7 +63,7 @@ def _command(options: Options) -> int:
     require(options.weights in READINGS, "weights", options.weights, f"expected one of {', '.join(READINGS)}")
     require(options.dtype in (None, *DTYPES), "dtype", options.dtype, f"expected one of {', '.join(DTYPES)}, or null")
     require(not Path(options.out).exists(), "out", options.out, "expected a folder that does not exist yet")
-    run_folder, step = _located(Path(options.ckpt))
+    run_folder, step = located(Path(options.ckpt))
     config = read_config("ckpt", run_folder)
     tokenizer = tokenizer_of(config.data, options.tokenizer)
 
@@ -73,7 +73,7 @@ def _command(options: Options) -> int:
     from asyncpp.trainer.checkpoint.manifest import CheckpointDamaged
 
     try:
-        checkpoint = _open(run_folder, step)
+        checkpoint = open_checkpoint(run_folder, step)
         weights = final_weights(config, checkpoint, options.weights)
     except CheckpointDamaged as damage:
         raise ConfigError("ckpt", options.ckpt, f"expected a whole checkpoint: {damage}") from None
@@ -139,15 +139,16 @@ def tokenizer_of(data: DataConfig, folder: str | None) -> TokenizerFile:
     return TokenizerFile(path, manifest.recipe["tokenizer"]["end_of_document"], manifest.end_of_document)
 
 
-def _located(ckpt: Path) -> tuple[Path, int | None]:
-    """The run folder of ``ckpt``, and the step of the checkpoint that it names, if it names one."""
+def located(ckpt: Path) -> tuple[Path, int | None]:
+    """The run folder of ``ckpt``, and the step of the checkpoint that it names, if it names one. Raises ConfigError."""
     if not ckpt.is_dir():
         raise ConfigError("ckpt", ckpt, "there is no such folder")
     step = step_of(ckpt.resolve())
     return (ckpt, None) if step is None else (ckpt.resolve().parents[1], step)
 
 
-def _open(run_folder: Path, step: int | None) -> Checkpoint:
+def open_checkpoint(run_folder: Path, step: int | None) -> Checkpoint:
+    """The run's checkpoint of ``step``, or its newest valid one. Raises ConfigError, CheckpointDamaged."""
     from asyncpp.trainer.checkpoint.names import step_folder
     from asyncpp.trainer.checkpoint.reader import Checkpoint, newest_valid
 

@@ -14,11 +14,31 @@ from safetensors import safe_open
 from torch import Tensor
 
 from asyncpp.errors import ConfigError, require
-from asyncpp.model.config import LlamaConfig
+from asyncpp.model.config import LlamaConfig, MoEConfig
 from asyncpp.model.convert import locate, to_hf
+from asyncpp.model.hf_config import read_hf_config
 from asyncpp.parameters import ParameterInfo
 
 MAX_SHARD_SIZE = "5GB"
+
+# Our shape's fields by the names that config.json has for them.
+HF_KEYS = {
+    "vocab_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "ffn_size": "intermediate_size",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "rope_theta": "rope_theta",
+    "norm_eps": "rms_norm_eps",
+    "tied_embeddings": "tie_word_embeddings",
+}
+HF_MIXTURE_KEYS = {
+    "num_experts": "num_local_experts",
+    "top_k": "num_experts_per_tok",
+    "shared_ffn_size": "shared_intermediate_size",
+    "load_balancing": "router_aux_loss_coef",
+}
 
 
 @dataclass(frozen=True)
@@ -64,6 +84,29 @@ def write_folder(
     (partial / "tokenizer_config.json").write_text(json.dumps(tokenizer_config, indent=2) + "\n")
     save_torch_state_dict(tensors, partial, max_shard_size=MAX_SHARD_SIZE, metadata={"format": "pt"})
     partial.rename(out)
+
+
+def read_model_config(key: str, folder: Path) -> LlamaConfig:
+    """The shape of the model in a transformers folder.
+
+    Raises ConfigError for ``key``, whose value ``folder`` is, where that is no model that ours can be.
+    """
+    found = read_hf_config(key, folder)
+    is_mixture = found.get("model_type") == "granitemoeshared"
+    accepted = "expected a config.json of the model_type llama or granitemoeshared"
+    require(is_mixture or found.get("model_type") == "llama", key, folder, accepted)
+    try:
+        values = {field: found[name] for field, name in HF_KEYS.items()}
+        mixture_values = {field: found[name] for field, name in HF_MIXTURE_KEYS.items()} if is_mixture else {}
+    except KeyError as missing:
+        raise ConfigError(key, folder, f"expected a config.json with {missing}") from None
+    values |= {"name": folder.name, "init_std": found.get("initializer_range", 0.02)}
+    config = MoEConfig(**values, **mixture_values, router_z=0.0) if is_mixture else LlamaConfig(**values)
+    for name, value in config.hf_config().items():
+        if name != "architectures":
+            accepted = f"expected a model with {name} {value}, the only one that ours can have, not {found.get(name)}"
+            require(found.get(name) in (None, value), key, folder, accepted)
+    return config
 
 
 def read_weights(folder: Path, config: LlamaConfig, infos: Sequence[ParameterInfo]) -> list[Tensor]:

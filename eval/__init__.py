@@ -1,0 +1,1 @@
+"""Downstream benchmarks of trained models: lm-eval does the benchmarks, this gives it our models and data."""
