@@ -13,6 +13,7 @@ from asyncpp.command import compose_overrides
 from asyncpp.config import Config, from_hydra
 from asyncpp.trainer import run as run_module
 from asyncpp.trainer import saving
+from asyncpp.trainer.checkpoint import writer
 from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER
 from asyncpp.trainer.checkpoint.reader import Checkpoint, newest_valid
 from asyncpp.trainer.run import run
@@ -234,3 +235,39 @@ def test_a_pipeline_saves_what_the_simulator_saves(tmp_path, data, stop_at):
     assert manifest["info"]["world"] == {"pipeline": "two_bw", "stages": 2, "replicas": 2}
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-5)
+
+
+def test_training_goes_on_when_the_disk_is_full(tmp_path, data, stop_at, monkeypatch, capsys):
+    """The checkpoint from before stays as it was, and is what a later launch goes on from."""
+    stop_at(None)
+    config, whole = (configured(tmp_path / name, data, "trainer.checkpoint_every=2") for name in ("full", "whole"))
+
+    def full_from_the_third_update(root: Path, num_bytes: int) -> None:
+        if list(root.glob("step-*2")):
+            raise writer.CheckpointFailed(f"{root} has 0 bytes free and a checkpoint takes {num_bytes:,}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "require_space", full_from_the_third_update)
+        assert run(config) == 0
+    told = capsys.readouterr().err
+    assert told.count("warning: no checkpoint of step") == 3 and "has 0 bytes free" in told
+    assert newest_valid(config.folder / CHECKPOINTS_FOLDER, pytest.fail).info.step == 2
+    (config.folder / records.SUMMARY_FILE).unlink()
+    assert run(config) == run(whole) == 0
+    assert_same(config, whole)
+
+
+def test_replicas_that_share_nothing_out_save_the_state_once(tmp_path, data, stop_at):
+    stop_at(None)
+    config = configured(
+        tmp_path,
+        data,
+        "pipeline=2bw",
+        "pipeline.num_stages=1",
+        "pipeline.data_parallel=2",
+        "trainer.num_micro_batches=2",
+    )
+    assert run(config) == 0
+    checkpoint = newest_valid(config.folder / CHECKPOINTS_FOLDER, pytest.fail)
+    first, second = checkpoint.manifest.files
+    assert first.tensors and not second.tensors
