@@ -10,6 +10,7 @@ something grew, or a batch's staleness was not 1.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -63,7 +64,9 @@ class Run:
 
     def steps(self) -> list[dict[str, Any]]:
         """The rows of all steps so far, without the last, which may be half written."""
-        files = list(self.folder.glob(f"runs/*/*/{records.METRICS_FILE}"))
+        files: list[Path] = []
+        with contextlib.suppress(FileNotFoundError):  # where it may write, a run finds out by a folder for a moment
+            files = list(self.folder.glob(f"runs/*/*/{records.METRICS_FILE}"))
         rows = [json.loads(line) for line in files[0].read_text().splitlines()[:-1]] if files else []
         return [row for row in rows if "train/loss" in row]
 

@@ -38,7 +38,9 @@ class Receiver:
         if self._unasked > 0:
             self._unasked -= 1
             buffer = torch.empty_like(self._like)
-            self._asked.append((_work(dist.irecv(buffer, self._peer, group=self._group)), buffer))
+            with lost(f"rank {self._peer}"):
+                work = _work(dist.irecv(buffer, self._peer, group=self._group))
+            self._asked.append((work, buffer))
 
     def next(self, timeout: timedelta) -> Tensor:
         """Wait for the next message. Raises PeerLost."""
@@ -61,7 +63,9 @@ class Sender:
         """Send ``tensor``, which must not change any more. Raises PeerLost."""
         if len(self._sent) == self._depth:
             self._finish_one(timeout)
-        self._sent.append((_work(dist.isend(tensor, self._peer, group=self._group)), tensor))
+        with lost(f"rank {self._peer}"):
+            work = _work(dist.isend(tensor, self._peer, group=self._group))
+        self._sent.append((work, tensor))
 
     def finish(self, timeout: timedelta) -> None:
         """Wait until everything has been taken. Raises PeerLost."""

@@ -69,9 +69,8 @@ class Rows:
         numbers = [float(report.stop), report.loss, *report.staleness, *report.timers]
         for norms, loads in zip(report.norms, report.loads, strict=True):
             numbers += [*norms.values(), *loads]
-        row = torch.zeros(self.length, dtype=torch.float64)
-        row[: len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
-        return row
+        numbers += [0.0] * (self.length - len(numbers))
+        return torch.tensor(numbers, dtype=torch.float64)
 
     def unpack(self, rank: int, row: Tensor) -> RankReport:
         numbers = iter(row.tolist())

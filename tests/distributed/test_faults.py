@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -59,7 +60,9 @@ class Started:
     def wait_for_step(self, step: int, timeout_s: float = 60.0) -> None:
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
-            rows = [path.read_text().count('"train/loss"') for path in self.cwd.rglob("metrics.jsonl")]
+            rows: list[int] = []
+            with contextlib.suppress(FileNotFoundError):  # where it may write, a run finds out by a folder for a moment
+                rows = [path.read_text().count('"train/loss"') for path in self.cwd.rglob("metrics.jsonl")]
             if rows and rows[0] > step:
                 return
             assert self.process.poll() is None, self.process.communicate()
