@@ -28,7 +28,7 @@ class TrainerConfig:
     num_threads: of torch, which sums in another order on another number.
     dry_run: check and describe the run, and train nothing.
     device: cpu, cuda, or cuda:<index>. dtype: of weights, gradients and state.
-    autocast: dtype of matrix products, where it is not that of the weights. compile: torch.compile the model.
+    autocast: dtype of matrix products, where it is not that of the weights. compile: torch.compile the layers.
     """
 
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from asyncpp.model.config import MoEConfig
 from asyncpp.model.layout import parameter_infos, tied_aliases
-from asyncpp.model.llama import build
 from asyncpp.pipeline.clipping import Norms
 from asyncpp.pipeline.evaluation import Evaluation
 from asyncpp.pipeline.interpreter import Interpreter, Part
@@ -24,7 +23,14 @@ from asyncpp.pipeline.stage import StageState
 from asyncpp.pipeline.timers import Timers
 from asyncpp.schedule.action import ACTIVATION, GRADIENT, Payload, Shape
 from asyncpp.schedule.builders import BUILDERS
-from asyncpp.trainer.setup import WeightsOf, build_autocast, build_clipping, build_state, masked_end_of_document
+from asyncpp.trainer.setup import (
+    WeightsOf,
+    build_autocast,
+    build_clipping,
+    build_module,
+    build_state,
+    masked_end_of_document,
+)
 
 if TYPE_CHECKING:
     from asyncpp.config import Config
@@ -99,7 +105,7 @@ def build_runtime(
 def _build_part(config: Config, part: int, replica: int, weights_of: WeightsOf) -> Part:
     is_first, is_last = part == 0, part == config.profile.num_stages - 1
     state = build_state(config, part, weights_of, replica)
-    module: nn.Module = build(config.model, config.layers[part], first=is_first, last=is_last)
+    module = build_module(config, config.layers[part], first=is_first, last=is_last)
     return Part(state, Replicas(module, _positions(config, module, state), state.versions), is_first, is_last)
 
 

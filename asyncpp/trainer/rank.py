@@ -15,6 +15,7 @@ from torch import Tensor
 from asyncpp.pipeline.mesh import Mesh, Position
 from asyncpp.pipeline.runtime import Watcher
 from asyncpp.pipeline.trace import Trace
+from asyncpp.trainer.compiling import compile_ahead
 from asyncpp.trainer.data import open_data
 from asyncpp.trainer.loop import train
 from asyncpp.trainer.processes import build_runtime
@@ -48,7 +49,8 @@ def train_rank(
     prepare_torch(config)
     _connect(position, store, device)
     mesh = Mesh(position, config.pipeline.timeout_s)
-    batches, validation = open_data(config)
+    batches, held_out = open_data(config)
+    validation = torch.from_numpy(held_out).to(device)
 
     def read(batch: int, micro_batch: int) -> Tensor:
         windows = batches.micro_batch(
@@ -64,13 +66,14 @@ def train_rank(
             mesh,
             initial_weights_of(config, device),
             read,
-            torch.from_numpy(validation).to(device),
+            validation,
             [*watchers, *traces, saver],
             start.step,
             start.last_norms,
             stop,
         )
         load(config, runtime.states, start)
+        compile_ahead(config, runtime.parts, validation)
         mesh.meet(START_TIMEOUT_S)
         with sinks_of(config, folder, start) if position.rank == 0 else nullcontext() as sinks:
             result = train(config, runtime, sinks, saver, start)

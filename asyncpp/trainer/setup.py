@@ -13,7 +13,7 @@ from torch import Tensor
 from asyncpp.data.tokens import end_of_document
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases
-from asyncpp.model.llama import build
+from asyncpp.model.llama import Stage, build
 from asyncpp.optim.groups import build_optimizer
 from asyncpp.parameters import ParameterInfo
 from asyncpp.pipeline.clipping import CLIPPINGS, Clipping
@@ -54,7 +54,7 @@ def build_simulator(config: Config) -> Simulator:
     infos = parameter_infos(config.model)
     weights_of = initial_weights_of(config, torch.device(config.trainer.device))
     return Simulator(
-        module=build(config.model),
+        module=build_module(config),
         names=[info.name for info in infos],
         aliases=tied_aliases(config.model),
         stages=[build_state(config, part, weights_of) for part in range(config.profile.num_stages)],
@@ -63,6 +63,16 @@ def build_simulator(config: Config) -> Simulator:
         autocast=build_autocast(config),
         end_of_document=masked_end_of_document(config),
     )
+
+
+def build_module(config: Config, layers: range | None = None, *, first: bool = True, last: bool = True) -> Stage:
+    """asyncpp.model.llama.build, compiled if that is configured."""
+    module = build(config.model, layers, first=first, last=last)
+    if config.trainer.compile:
+        from asyncpp.model.compiled import compile_layers  # imports torch's compiler: seconds
+
+        compile_layers(module)
+    return module
 
 
 def initial_weights_of(config: Config, device: torch.device) -> WeightsOf:

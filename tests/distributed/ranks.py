@@ -17,6 +17,7 @@ from torch import Tensor
 from asyncpp.config import Config
 from asyncpp.model.init import initial_weights
 from asyncpp.pipeline.mesh import Mesh, Position
+from asyncpp.trainer.compiling import compile_ahead
 from asyncpp.trainer.launch import PRELOAD
 from asyncpp.trainer.processes import build_runtime
 
@@ -86,6 +87,8 @@ def train_pipeline(mesh: Mesh, config: Config, windows: Tensor, validation: Tens
         return [weight.to(dtype) for weight in initial_weights(config.model, config.seed, infos)]
 
     runtime = build_runtime(config, mesh, weights_of, read, validation)
+    compile_ahead(config, runtime.parts, validation)
+    mesh.meet(300.0)
     records, losses = [], []
     for record in runtime.train():
         records += [record] if record is not None else []
