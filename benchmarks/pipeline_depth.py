@@ -1,25 +1,27 @@
 """The runtime's own bubbles at P = 4, 8, 16, and what it adds to an action.
 
-    python benchmarks/pipeline_depth.py [json=true] [depths=[4,8,16]] [batches=5]
+    python benchmarks/pipeline_depth.py [json=true] [depths=[4,8,16]] [batches=4]
 
 Depth: stages sleep for their compute, a forward f and a backward 2 f, so that pipelines deeper than the machine has
-cores run at their full rate; m = P. A rate is that of computing without a pause: the limit of 2BW is 1, that of 1F1B
-m / (m + P - 1). f grows with P, since P processes' own work shares the cores.
+cores run at their full rate; m = P. A rate is the time that the slowest stage takes for a batch when it waits for
+nobody, over the time of a batch in the pipeline: the limit of 2BW is 1, that of 1F1B m / (m + P - 1).
 
 Overhead: tiny tensors and no sleep. What a batch takes more than a loop written by hand that runs the same stage alone
-(sums of gradients, clipping, torch's fused update), shared among the batch's actions.
+(sums of gradients, clipping, torch's fused update), shared among the batch's actions: of the clock, which counts the
+way of messages too where stages wait for one another, and of the main thread's processor time, which does not.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import statistics
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,12 +30,13 @@ from asyncpp.arguments import parse_arguments
 from asyncpp.command import exit_code_of
 from asyncpp.config import Config
 from asyncpp.errors import require
+from asyncpp.pipeline.interpreter import Part
 from asyncpp.pipeline.mesh import Mesh, Position
-from asyncpp.pipeline.runtime import Runtime
 from common.ranks import config_of, on_ranks, runtime_of, tokens
 
-FORWARD_S_PER_STAGE = 0.0025  # so f is 10 ms at P = 4 and 40 ms at P = 16
-NUM_OVERHEAD_BATCHES = 300
+FORWARD_S = 0.03
+NUM_FILLING = 3  # batches until the pipeline is full and every buffer is there
+NUM_TINY_BATCHES = 300
 
 
 @dataclass
@@ -41,7 +44,7 @@ class Options:
     """batches: that are timed in a full pipeline."""
 
     depths: list[int] = field(default_factory=lambda: [4, 8, 16])
-    batches: int = 5
+    batches: int = 4
     json: bool = False
 
 
@@ -83,53 +86,41 @@ class Sleep(torch.autograd.Function):
         return gradients[0], None
 
 
-def batch_s(runtime: Runtime, num_filling: int) -> float:
-    """The median time from one update of this stage to the next, when the pipeline is full; not of the last batch."""
-    stamps = [time.perf_counter() for _ in runtime.train()]
-    return statistics.median(end - start for start, end in itertools.pairwise(stamps[num_filling:-1]))
+class Times(NamedTuple):
+    """Of a batch, in seconds: the median by the clock, and the mean of this thread's processor time."""
+
+    clock: float
+    processor: float
 
 
-def rate(rank: int, pipeline: str, num_stages: int, num_batches: int) -> float:
-    """Time of a micro-batch's forward and backward, times m, over the time of a batch, on this rank."""
-    forward_s = FORWARD_S_PER_STAGE * num_stages
-    num_filling = 3
-    config = tiny(pipeline, num_stages, num_stages, num_filling + num_batches + 1)
-    mesh = Mesh(Position(rank, num_stages, 1), timeout_s=300.0)
+def times_of(batches: Iterable[Any], num_filling: int) -> Times:
+    """From one of ``batches`` to the next, without the first ones and the last, which leaves the pipeline empty."""
+    stamps = [Times(time.perf_counter(), time.thread_time()) for _ in batches][num_filling - 1 : -1]
+    median = statistics.median(end.clock - start.clock for start, end in pairwise(stamps))
+    return Times(median, (stamps[-1].processor - stamps[0].processor) / (len(stamps) - 1))
+
+
+def run_both(config: Config, rank: int, forward_s: float, num_plain: int) -> tuple[Times, Times]:
+    """Of this rank: in the pipeline, and alone for ``num_plain`` batches of a loop as one writes it by hand."""
+    mesh = Mesh(Position(rank, config.pipeline.num_stages, 1), timeout_s=300.0)
     runtime = runtime_of(config, mesh)
-    for part in runtime.parts:  # every version's module is a copy of this one, hooks included
+    (part,) = runtime.parts
+    if forward_s > 0.0:  # every version's module is a copy of this one, hooks included
         part.replicas.skeleton.register_forward_hook(lambda module, inputs, outputs: Sleep.apply(outputs, forward_s))
     mesh.meet(300.0)
-    return 3.0 * forward_s * num_stages / batch_s(runtime, num_filling)
-
-
-def overhead(rank: int, num_stages: int, num_micro_batches: int) -> dict[str, float]:
-    """Microseconds of this rank: ``batch``, what a ``plain`` loop takes for it, and each ``action``'s share of the
-    rest."""
-    config = tiny("two_bw", num_stages, num_micro_batches, NUM_OVERHEAD_BATCHES)
-    mesh = Mesh(Position(rank, num_stages, 1), timeout_s=300.0)
-    runtime = runtime_of(config, mesh)
+    ours = times_of(runtime.train(), NUM_FILLING)
     mesh.meet(300.0)
-    measured_s = batch_s(runtime, num_filling=20)
-    mesh.meet(300.0)
-    plain_s = plain_batch_s(runtime, config)
-    num_messages = 0 if num_stages == 1 else 1 if rank in (0, num_stages - 1) else 2  # each way, of each micro-batch
-    num_actions = num_micro_batches * (2 + 2 * num_messages) + 1
-    seconds = {"batch": measured_s, "plain": plain_s, "action": (measured_s - plain_s) / num_actions}
-    return {f"{name}_us": 1e6 * value for name, value in seconds.items()}
+    return ours, times_of(plain_batches(part, config, num_plain + 2), num_filling=1)
 
 
-def plain_batch_s(runtime: Runtime, config: Config) -> float:
-    """Median time of a batch on this rank's stage as one writes it by hand: sums of gradients, clipping, torch's fused
-    update."""
-    (part,) = runtime.parts
+def plain_batches(part: Part, config: Config, num_batches: int) -> Iterator[None]:
+    """Sums of gradients, clipping and torch's fused update of one stage."""
     version, m = part.state.versions.newest, config.trainer.num_micro_batches
     module, leaves = part.replicas.at(version), part.replicas.leaves(version)
     windows = tokens(1, config)
     hidden = torch.randn(1, windows.shape[1] - 1, config.model.hidden_size)
     optimizer = torch.optim.AdamW(leaves, lr=1e-3, fused=True)
-    seconds = []
-    for _ in range(NUM_OVERHEAD_BATCHES):
-        start_s = time.perf_counter()
+    for _ in range(num_batches):
         optimizer.zero_grad()
         for _ in range(m):
             inputs = windows[:, :-1] if part.is_first else hidden.detach().requires_grad_()
@@ -139,16 +130,38 @@ def plain_batch_s(runtime: Runtime, config: Config) -> float:
                 module(inputs).backward(hidden)
         torch.nn.utils.clip_grad_norm_(leaves, 1.0)
         optimizer.step()
-        seconds.append(time.perf_counter() - start_s)
-    return statistics.median(seconds)
+        yield
+
+
+def depth(rank: int, pipeline: str, num_stages: int, num_batches: int) -> tuple[float, float]:
+    """Seconds of a batch on this rank, in the pipeline and alone."""
+    config = tiny(pipeline, num_stages, num_stages, NUM_FILLING + num_batches + 1)
+    ours, plain = run_both(config, rank, FORWARD_S, num_plain=2)
+    return ours.clock, plain.clock
+
+
+def overhead(rank: int, num_stages: int, num_micro_batches: int) -> dict[str, float]:
+    """Microseconds of this rank: of a batch, in the pipeline and alone, and of each action's share of the rest."""
+    config = tiny("two_bw", num_stages, num_micro_batches, NUM_TINY_BATCHES)
+    ours, plain = run_both(config, rank, 0.0, num_plain=NUM_TINY_BATCHES)
+    num_messages = 0 if num_stages == 1 else 1 if rank in (0, num_stages - 1) else 2  # each way, of each micro-batch
+    num_actions = num_micro_batches * (2 + 2 * num_messages) + 1
+    seconds = {
+        "batch": ours.clock,
+        "plain": plain.clock,
+        "action": (ours.clock - plain.clock) / num_actions,
+        "action_processor": (ours.processor - plain.processor) / num_actions,
+    }
+    return {f"{name}_us": 1e6 * value for name, value in seconds.items()}
 
 
 def measure_depth(num_stages: int, num_batches: int) -> dict[str, float]:
-    """Rates of the slowest rank, and over their limits."""
+    """Rates, and their shares of the limits."""
     figures: dict[str, float] = {}
     for pipeline, limit in (("two_bw", 1.0), ("one_f_one_b", num_stages / (2 * num_stages - 1))):
-        rates = on_ranks(num_stages, rate, pipeline, num_stages, num_batches)
-        figures |= {pipeline: min(rates), f"{pipeline}_over_limit": min(rates) / limit}
+        ours, alone = zip(*on_ranks(num_stages, depth, pipeline, num_stages, num_batches), strict=True)
+        rate = max(alone) / max(ours)
+        figures |= {pipeline: rate, f"{pipeline}_over_limit": rate / limit}
     return figures
 
 
