@@ -25,16 +25,15 @@ from omegaconf import DictConfig
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file finds its neighbours no other way
 
 from asyncpp.arguments import stop_on_signals
-from asyncpp.command import exit_code_of
+from asyncpp.command import CONF, exit_code_of
 from asyncpp.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError
 from asyncpp.records import require_writable
 from eval.config import AUTO, EvalConfig, from_hydra
 
 if TYPE_CHECKING:
-    from lm_eval.tasks import TaskManager
-
     from eval.adapter import AsyncppLM
     from eval.results import Results
+    from eval.tasks import Tasks
 
 
 def main() -> int:
@@ -45,7 +44,7 @@ def main() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them and leaving
     exit_codes: list[int] = []
 
-    @hydra.main(config_path="../conf", config_name="eval", version_base="1.3")
+    @hydra.main(config_path=str(CONF), config_name="eval", version_base="1.3")
     def evaluate(composed: DictConfig) -> None:
         exit_codes.append(exit_code_of(lambda: run(from_hydra(composed)), sys.argv[1:]))
 
@@ -68,19 +67,18 @@ def run(config: EvalConfig) -> int:
     if data_root is not None:  # read when these libraries are imported; without, each look-up takes its time-out
         os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     checkpoints = find(config.ckpt)
-    manager = _prepared(config, data_root)
-    loaded: dict[str, Any] = {}
-    files = [_score(config, ckpt, manager, loaded, data_root) for ckpt in checkpoints]
+    tasks = _prepared(config, data_root)
+    files = [_score(config, ckpt, tasks) for ckpt in checkpoints]
     _report(config, files)
     return EXIT_DONE
 
 
-def _prepared(config: EvalConfig, data_root: Path | None) -> TaskManager:
+def _prepared(config: EvalConfig, data_root: Path | None) -> Tasks:
     """Everything that can be wrong before the first model is read."""
     import datasets
     import torch
 
-    from eval.tasks import require_data, task_manager
+    from eval.tasks import Tasks
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     datasets.disable_progress_bars()
@@ -92,19 +90,14 @@ def _prepared(config: EvalConfig, data_root: Path | None) -> TaskManager:
         ) from None
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    manager = task_manager(config.tasks)
-    require_data(config.tasks, data_root)
-    return manager
+    return Tasks(config.tasks, data_root)
 
 
-def _score(
-    config: EvalConfig, ckpt: Path, manager: TaskManager, loaded: dict[str, Any], data_root: Path | None
-) -> tuple[Results, list[dict[str, Any]]]:
-    """The results of one checkpoint, and its entries that were asked for. ``loaded`` keeps tasks for the next one."""
+def _score(config: EvalConfig, ckpt: Path, tasks: Tasks) -> tuple[Results, list[dict[str, Any]]]:
+    """The results of one checkpoint, and its entries that were asked for."""
     from eval.adapter import AsyncppLM
     from eval.checkpoint import load
     from eval.results import FOLDER, Results, entry_of
-    from eval.tasks import load as load_task
 
     evaluated = load(ckpt, config.weights, config.tokenizer, config.dtype, config.device)
     require_writable(evaluated.folder / FOLDER, "ckpt", str(ckpt))
@@ -115,23 +108,21 @@ def _score(
         if not config.again and results.find(task, settings):
             continue
         print(f"{_title(results)}: {task}", file=sys.stderr)
-        if task not in loaded:
-            loaded[task] = load_task(manager, task, data_root)
-        scored = _evaluate(config, lm, task, loaded[task], manager)
+        scored = _evaluate(config, lm, tasks, task)
         results.add(entry_of(task, settings, scored), settings)
     return results, [entry for task in config.tasks if (entry := results.find(task, settings))]
 
 
-def _evaluate(config: EvalConfig, lm: AsyncppLM, task: str, loaded: dict[str, Any], manager: TaskManager) -> Any:
+def _evaluate(config: EvalConfig, lm: AsyncppLM, tasks: Tasks, task: str) -> Any:
+    """What lm-eval has to say of one task, group or tag."""
     from lm_eval.evaluator import simple_evaluate
 
-    own = [loaded["groups"][task]] if task in loaded["groups"] else list(loaded["tasks"].values())
     return simple_evaluate(
         model=lm,
-        tasks=own,
+        tasks=tasks.load(task),
         num_fewshot=config.num_fewshot,
         limit=config.limit,
-        task_manager=manager,
+        task_manager=tasks.manager,
         bootstrap_iters=1000,  # of metrics that are no means; accuracies have a formula
     )
 

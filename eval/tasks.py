@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from contextlib import chdir, nullcontext
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,59 @@ if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
 
-def task_manager(tasks: Sequence[str]) -> TaskManager:
-    """An index of lm-eval's definitions that has ``tasks``. Raises ConfigError for an unknown one.
+class Tasks:
+    """The definitions of ``names`` and, once asked for, their items. data_root: None is the hub.
 
-    lm-eval reads 13,000 files to index all that it has, which takes 10 s: the seven benchmarks' own folders come first.
+    Raises ConfigError for an unknown task and for data that is not there, before anything is loaded.
     """
+
+    def __init__(self, names: Sequence[str], data_root: Path | None) -> None:
+        self.data_root = data_root
+        self.manager = _manager_of(names)
+        _require_data(names, data_root)
+        self._loaded: dict[str, list[Any]] = {}
+        self._cache = tempfile.TemporaryDirectory()  # goes with this object, to which loaded items refer
+
+    def load(self, name: str) -> list[Any]:
+        """The task itself, the group of tasks, or all tasks of the tag. Raises ConfigError where data is missing."""
+        if name not in self._loaded:
+            found = self._load(name)
+            self._loaded[name] = [found["groups"][name]] if name in found["groups"] else list(found["tasks"].values())
+        return self._loaded[name]
+
+    def _load(self, name: str) -> Mapping[str, Any]:
+        from datasets.exceptions import DatasetsError
+
+        try:
+            with nullcontext() if self.data_root is None else _seen_from(self.data_root, Path(self._cache.name)):
+                return self.manager.load([name])
+        except (DatasetsError, OSError, ValueError) as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            where = "null" if self.data_root is None else self.data_root
+            raise ConfigError("eval.data_root", where, f"expected the data of {name}: {first}") from None
+
+
+@contextmanager
+def _seen_from(data_root: Path, cache: Path) -> Iterator[None]:
+    """A data set's name, <owner>/<data set>, is also the relative path of its local copy, and ``datasets`` takes a
+    folder of that path before it asks the hub: seen from ``data_root``, lm-eval's definitions work as they are.
+
+    cache: where ``datasets`` keeps what it reads. Its own cache would give the copy that was read before from another
+    folder by the same relative path.
+    """
+    from datasets import config
+
+    usual = config.HF_DATASETS_CACHE
+    config.HF_DATASETS_CACHE = cache
+    try:
+        with chdir(data_root):
+            yield
+    finally:
+        config.HF_DATASETS_CACHE = usual
+
+
+def _manager_of(tasks: Sequence[str]) -> TaskManager:
+    """To index all that lm-eval has takes 10 s: the folders of the seven benchmarks come first, alone."""
     import lm_eval
     from lm_eval.tasks import TaskManager
 
@@ -35,7 +84,7 @@ def task_manager(tasks: Sequence[str]) -> TaskManager:
     return manager
 
 
-def require_data(tasks: Sequence[str], data_root: Path | None) -> None:
+def _require_data(tasks: Sequence[str], data_root: Path | None) -> None:
     """Raise ConfigError at once where the data of a benchmark cannot be had, rather than after many tries."""
     fetch = f"run python -m eval.fetch out={data_root or 'data/benchmarks'}"
     if data_root is None:
@@ -49,20 +98,3 @@ def require_data(tasks: Sequence[str], data_root: Path | None) -> None:
             there = (data_root / benchmark.repository).is_dir()
             accepted = f"expected {benchmark.repository} in it, the data of {benchmark.task}; {fetch}"
             require(there, "eval.data_root", data_root, accepted)
-
-
-def load(manager: TaskManager, task: str, data_root: Path | None) -> dict[str, Any]:
-    """The task, or all tasks of the group, as TaskManager.load gives them. Raises ConfigError where data is missing.
-
-    A data set's name, <owner>/<data set>, is also the relative path of its local copy, and ``datasets`` takes a folder
-    of that path before it asks the hub. So seen from the local folder, lm-eval's definitions work as they are.
-    """
-    from datasets.exceptions import DatasetsError
-
-    try:
-        with chdir(data_root) if data_root else nullcontext():
-            return dict(manager.load([task]))
-    except (DatasetsError, OSError, ValueError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        where = "null" if data_root is None else data_root
-        raise ConfigError("eval.data_root", where, f"expected the data of {task}: {first}") from None
