@@ -89,6 +89,8 @@ class Mesh:
         # Records are small and on the CPU, wherever the weights are.
         self.reports = _new_group(every, backend="gloo", timeout=self.timeout)
         self.control = _new_group(every, backend="gloo", timeout=self.timeout)
+        # In a monitored barrier all ranks but the first wait as long as the group's own timeout says: torch's default.
+        self._meeting = _new_group(every, backend="gloo")
         num_stages, num_ranks = position.num_stages, position.num_ranks
         self.replicas = self._one_of([list(range(stage, num_ranks, num_stages)) for stage in range(num_stages)])
         firsts = range(0, num_ranks, num_stages) if num_stages > 1 else ()
@@ -106,7 +108,7 @@ class Mesh:
     def meet(self, timeout_s: float) -> None:
         """Wait until every rank is here. Not for the time in between: a pipeline with a barrier has a bubble."""
         with lost("another rank"):
-            dist.monitored_barrier(self.control, timedelta(seconds=timeout_s))
+            dist.monitored_barrier(self._meeting, timedelta(seconds=timeout_s))
 
     def gather(self, row: Tensor, group: Group) -> list[Tensor]:
         """``row`` of every rank, in order of rank; of one length everywhere, on the CPU. Waits.
