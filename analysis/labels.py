@@ -19,6 +19,17 @@ OPTIMIZERS = {
 # The conditions of the paper's Tables 1 and 2, by the names that runs.condition gives.
 CONDITIONS = {"sync": "sync", "async": "async", "async_ef": "async + EF"}
 
+# The benchmarks of Table 4 by lm-eval's names: printed name, and the metric that is usual for it.
+BENCHMARKS = {
+    "mmlu": ("MMLU", "acc"),
+    "arc_easy": ("ARC-Easy", "acc"),
+    "arc_challenge": ("ARC-Challenge", "acc_norm"),
+    "hellaswag": ("HellaSwag", "acc_norm"),
+    "piqa": ("PIQA", "acc"),
+    "boolq": ("BoolQ", "acc"),
+    "openbookqa": ("OpenBookQA", "acc_norm"),
+}
+
 LOSS_CURVES = "loss_curves"  # the figure's file, without a suffix
 
 

