@@ -17,6 +17,7 @@ from asyncpp.command import compose_overrides
 from asyncpp.config import Config, from_hydra
 from asyncpp.data.prepare import prepare
 from asyncpp.export import final_weights, main
+from asyncpp.model.hf_folder import read_model_config
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases
 from asyncpp.model.llama import build
@@ -103,6 +104,7 @@ def test_transformers_generates_from_an_exported_run_what_the_run_would(
     started.check("model")
     for name, weight in zip(named(config, 5), initial_weights(started, seed=0), strict=True):
         assert torch.equal(weight, weights[name])
+    assert read_model_config("ckpt", out).hf_config() == config.model.hf_config()
 
 
 def test_the_newest_checkpoint_is_taken_or_the_one_that_is_named(data_root, tmp_path, capsys):
