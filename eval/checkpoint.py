@@ -12,7 +12,7 @@ from asyncpp.errors import ConfigError, require
 from asyncpp.export import final_weights, located, open_checkpoint, tokenizer_of
 from asyncpp.records import CONFIG_FILE
 from asyncpp.saved_config import read_config
-from asyncpp.trainer.checkpoint.names import step_of
+from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, step_folders, step_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -148,11 +148,16 @@ def _read_tokenizer(file: Path, vocab_size: int) -> Tokenizer:
 def _is_model(folder: Path) -> bool:
     if not folder.is_dir():
         return False
-    run_folder = folder.resolve().parents[1] if step_of(folder.resolve()) is not None else folder
-    return (run_folder / CONFIG_FILE).is_file() or (folder / HF_CONFIG_FILE).is_file()
+    if (folder / HF_CONFIG_FILE).is_file():
+        return True
+    if step_of(folder.resolve()) is not None:
+        return (folder.resolve().parents[1] / CONFIG_FILE).is_file()
+    return (folder / CONFIG_FILE).is_file() and bool(step_folders(folder / CHECKPOINTS_FOLDER))
 
 
 def _accepted(folder: Path) -> str:
     if not folder.exists():
         return "there is no such folder"
+    if (folder / CONFIG_FILE).is_file():
+        return f"expected a run with a checkpoint in {CHECKPOINTS_FOLDER}/"
     return f"expected a run's folder, one of its checkpoints, or an exported model with a {HF_CONFIG_FILE}"

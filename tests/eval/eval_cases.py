@@ -81,3 +81,13 @@ def make_run(folder: Path, config: Config, seed: int = 5, previous: Mapping[str,
         writer.save(CheckpointInfo(seed, config.scientific()), state)
         writer.wait()
     return folder
+
+
+def small_run(token_root: Path, sequence_length: int = 96) -> list[str]:
+    """The overrides of a small model on the tokens of ``token_root``."""
+    return [
+        "data=local", f"data.root={token_root}", f"data.path={token_root / 'raw.jsonl'}", "data.vocab_size=300",
+        "data.validation_fraction=0.3", f"data.sequence_length={sequence_length}", "model=tiny", "model.vocab_size=300",
+        "model.num_layers=2", "model.hidden_size=24", "model.ffn_size=40", "model.num_heads=6", "model.num_kv_heads=2",
+        "model.init_std=0.3",
+    ]  # fmt: skip

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import NUM_ITEMS, small_run
-from eval_cases import config_of, make_run
+from eval_cases import config_of, make_run, small_run
+from small_package import NUM_ITEMS
 
 from asyncpp.data.prepare import prepare
 from asyncpp.export import main as export
@@ -105,6 +105,16 @@ def test_several_checkpoints_by_glob_and_by_multirun(token_root, evaluate, tmp_p
     assert evaluate(f"ckpt={runs[0]},{runs[1]}", "tasks=[piqa]", "limit=1,2", flags=("-m",))[0] == 0
     assert [entry["limit"] for entry in results_of(runs[1], "step-00000006-x")["results"]] == [None, 1, 2]
     assert not (Path.cwd() / "multirun.yaml").exists()
+
+
+def test_a_run_without_a_checkpoint_is_refused_and_passed_over_in_a_glob(run, evaluate):
+    empty = run.with_name("two")
+    empty.mkdir()
+    (empty / "config.yaml").write_text((run / "config.yaml").read_text())
+    code, _, err = evaluate(f"ckpt={empty}", "tasks=[piqa]")
+    assert code == 2 and err == f"error: ckpt={empty}: expected a run with a checkpoint in checkpoints/\n"
+    code, _, err = evaluate(f"ckpt={run.parent}/*", "tasks=[piqa]")
+    assert code == 0 and f"warning: passing over {empty}: expected a run with a checkpoint" in err
 
 
 def test_weights_are_read_at_z_where_the_correction_has_one(token_root, evaluate, tmp_path):
