@@ -191,7 +191,12 @@ class Config:
         return Path(self.runs_dir) / self.sweep_name / self.run_name()
 
     def to_yaml(self) -> str:
-        return OmegaConf.to_yaml(OmegaConf.create(asdict(self)))
+        """Every value, and which dataclass each group is of."""
+        values = asdict(self)
+        for key in GROUPS:
+            kind = type(getattr(self, key))
+            values[key] = {"_target_": f"{kind.__module__}.{kind.__qualname__}", **values[key]}
+        return OmegaConf.to_yaml(OmegaConf.create(values))
 
 
 def from_hydra(composed: DictConfig) -> Config:

@@ -74,6 +74,8 @@ def _command(options: Options) -> int:
 
     try:
         checkpoint = open_checkpoint(run_folder, step)
+        if options.tokenizer is None:
+            require_tokens_of(config, checkpoint)
         weights = final_weights(config, checkpoint, options.weights)
     except CheckpointDamaged as damage:
         raise ConfigError("ckpt", options.ckpt, f"expected a whole checkpoint: {damage}") from None
@@ -86,6 +88,15 @@ def _command(options: Options) -> int:
     else:
         print(f"{options.out}: {run_folder.name} after {done:,} updates, read at {options.weights}")
     return EXIT_DONE
+
+
+def require_tokens_of(config: Config, checkpoint: Checkpoint) -> None:
+    """Raise ConfigError where the prepared tokens are others than the run read, and so the tokenizer may be another."""
+    from asyncpp.data.tokens import data_digest
+
+    read = checkpoint.info.counters.get("data_digest")
+    accepted = "its tokens are not those that the run read; give the folder of those as tokenizer"
+    require(read is None or read == data_digest(config.data), "tokenizer", config.data.root, accepted)
 
 
 def final_weights(config: Config, checkpoint: Checkpoint, reading: str = "x") -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from asyncpp import records
-from asyncpp.command import as_override, compose_overrides, typed
+from asyncpp.command import typed
 from asyncpp.config import GROUPS, SCALARS, Config
 from asyncpp.errors import ConfigError, require
 from asyncpp.trainer.config import TrainerConfig
@@ -19,7 +19,6 @@ from asyncpp.trainer.config import TrainerConfig
 def read_config(key: str, folder: Path) -> Config:
     """The configuration that config.yaml of the run folder ``folder`` holds, typed; it was checked for the run.
 
-    config.yaml has values; the dataclass of a group is that of the option which the group's ``name`` says.
     Raises ConfigError for ``key``, whose value ``folder`` is, and for a key that this version has and the run had not.
     """
     path = folder / records.CONFIG_FILE
@@ -28,17 +27,13 @@ def read_config(key: str, folder: Path) -> Config:
         saved = OmegaConf.load(path)
         require(isinstance(saved, DictConfig), key, folder, f"{path} is not a run's configuration")
         values: dict[str, Any] = OmegaConf.to_container(saved)  # type: ignore[assignment]
-        for group, target in _targets({group: str(values[group]["name"]) for group in GROUPS}).items():
-            values[group]["_target_"] = target
+        for group in GROUPS:
+            target = str(values[group]["_target_"])
+            ours = target.startswith("asyncpp.")  # a file says what is imported
+            require(ours, key, folder, f"{path} has {group}._target_={target}, which is none of asyncpp's")
         composed = OmegaConf.create(values)
         groups: dict[str, Any] = {group: typed(composed, group) for group in GROUPS}
         scalars = {name: values[name] for name in SCALARS}
         return Config(**groups, trainer=typed(composed, "trainer", TrainerConfig), **scalars)
     except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException, KeyError, TypeError) as error:
         raise ConfigError(key, folder, f"{path} is not a run's configuration ({type(error).__name__})") from None
-
-
-def _targets(options: dict[str, str]) -> dict[str, str]:
-    """The dataclass that each group's option names."""
-    composed = compose_overrides([as_override(group, option) for group, option in options.items()])
-    return {group: composed[group]["_target_"] for group in options}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -21,7 +22,11 @@ from asyncpp.cells import cells_of
 from asyncpp.command import compose_overrides, exit_code_of
 from asyncpp.config import from_hydra
 from asyncpp.data.availability import require_available
-from asyncpp.errors import EXIT_DONE
+from asyncpp.errors import EXIT_DONE, EXIT_INTERRUPTED
+
+
+class _Interrupted(BaseException):
+    """Ends Hydra's multirun, which would take an Exception for one cell's failure."""
 
 
 def main() -> int:
@@ -32,12 +37,15 @@ def main() -> int:
     @hydra.main(config_path="../conf", config_name="train", version_base="1.3")
     def train(composed: DictConfig) -> None:
         exit_codes.append(exit_code_of(lambda: _run(composed), sys.argv[1:]))
+        if exit_codes[-1] == EXIT_INTERRUPTED:
+            raise _Interrupted  # no further cell
 
     def command() -> int:
         arguments = get_args_parser().parse_args()
         if arguments.multirun and arguments.cfg == "job":
             return _print_cells(arguments.overrides, arguments.resolve)
-        train()
+        with suppress(_Interrupted):
+            train()
         return max(exit_codes, default=EXIT_DONE)
 
     return exit_code_of(command, sys.argv[1:])

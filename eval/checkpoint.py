@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncpp.errors import ConfigError, require
-from asyncpp.export import final_weights, located, open_checkpoint, tokenizer_of
+from asyncpp.export import final_weights, located, open_checkpoint, require_tokens_of, tokenizer_of
 from asyncpp.records import CONFIG_FILE
 from asyncpp.saved_config import read_config
 from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, step_folders, step_of
@@ -76,6 +76,8 @@ def load(ckpt: Path, reading: str, tokenizer: str | None, dtype: str, device: st
 
     try:
         checkpoint = open_checkpoint(run_folder, step)
+        if tokenizer is None:
+            require_tokens_of(config, checkpoint)
         weights = final_weights(config, checkpoint, reading)
     except CheckpointDamaged as damage:
         raise ConfigError("ckpt", ckpt, f"expected a whole checkpoint: {damage}") from None

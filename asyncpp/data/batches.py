@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +27,7 @@ class Batches:
         self.sequence_length = sequence_length
         self.batch_size = batch_size
         self.seed = seed
-        self.digest = hashlib.sha256(" ".join(source.digest for source in tokens.sources).encode()).hexdigest()
+        self.digest = tokens.digest
         self.num_windows = [source.train.num_windows(sequence_length) for source in tokens.sources]
         self._streams = [source.train for source in tokens.sources]
         self._weights = [source.weight for source in tokens.sources]

@@ -27,6 +27,7 @@ from asyncpp.data.journal import Journal
 from asyncpp.data.manifest import MANIFEST_FILE, TOKENIZER_FILE, Manifest, file_sha256
 from asyncpp.data.sources.base import Source
 from asyncpp.data.status import Report, Status, display, silent
+from asyncpp.data.verify import verify
 from asyncpp.errors import EXIT_DONE, ConfigError, require
 
 BYTES_PER_TOKEN = 3.0  # of text, to foresee a size: English has 3.6 with 2,048 entries, 4.5 with 49,152
@@ -186,6 +187,8 @@ def _command(config: DataConfig, options: Options) -> int:
         prepare(config, report, options["num_workers"])
     sources = list(config.weights) if isinstance(config, MixtureConfig) else [config.name]
     manifests = {name: Manifest.read(config.folder_of(name)) for name in sources}
+    for name, manifest in manifests.items():
+        verify(config.folder_of(name), manifest)
     if options["json"]:
         print_json({name: {"folder": str(config.folder_of(name)), **asdict(manifests[name])} for name in sources})
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +71,23 @@ class Tokens:
     sources: tuple[PreparedSource, ...]
     vocab_size: int
     end_of_document: int
+
+    @property
+    def digest(self) -> str:
+        """Names the tokens of all sources."""
+        return _joined([source.digest for source in self.sources])
+
+
+def data_digest(config: DataConfig) -> str:
+    """Names the prepared tokens of ``config``, whatever they are called. Raises ConfigError where there are none."""
+    names = config.weights if isinstance(config, MixtureConfig) else [config.name]
+    for name in names:
+        Manifest.read(config.folder_of(name))
+    return _joined([file_sha256(config.folder_of(name) / MANIFEST_FILE) for name in names])
+
+
+def _joined(digests: Sequence[str]) -> str:
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def open_tokens(config: DataConfig) -> Tokens:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import save_torch_state_dict
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from asyncpp.errors import ConfigError, require
@@ -130,5 +130,8 @@ def read_weights(folder: Path, config: LlamaConfig, infos: Sequence[ParameterInf
 
 
 def _names_in(file: Path) -> list[str]:
-    with safe_open(file, framework="pt") as stored:
-        return list(stored.keys())
+    try:
+        with safe_open(file, framework="pt") as stored:
+            return list(stored.keys())
+    except (OSError, SafetensorError) as error:
+        raise ConfigError("model.init_from", file, f"expected whole safetensors ({error})") from None

@@ -26,7 +26,8 @@ class PipelineConfig:
     schedule's own number. split: layers of each part of the model, in its order; null: by their cost.
     data_parallel: copies of the whole pipeline, which share out every batch. The rest concerns real processes:
     recompute: run a forward again before its backward instead of keeping what it saves.
-    shard_optimizer: the replicas share out optimizer and correction state. timeout_s: how long a rank may not answer.
+    shard_optimizer: the replicas share out optimizer and correction state.
+    timeout_s: how long a rank may not answer; start_timeout_s: until all have built their part, and at the end.
     trace_batches: how many of the last batches are recorded action by action.
     """
 
@@ -39,6 +40,7 @@ class PipelineConfig:
     recompute: bool = MISSING
     shard_optimizer: bool = MISSING
     timeout_s: float = MISSING
+    start_timeout_s: float = MISSING
     trace_batches: int = MISSING
 
     @property
@@ -58,7 +60,9 @@ class PipelineConfig:
             require(getattr(self, name) >= 1, f"{key}.{name}", getattr(self, name), "expected 1 or more")
         chunks = self.num_chunks
         require(chunks is None or chunks >= 1, f"{key}.num_chunks", chunks, "expected 1 or more, or null")
-        require(self.timeout_s > 0.0, f"{key}.timeout_s", self.timeout_s, "expected a positive number of seconds")
+        for name in ("timeout_s", "start_timeout_s"):
+            seconds = getattr(self, name)
+            require(seconds >= 1.0, f"{key}.{name}", seconds, "expected 1 second or more")
         require(self.trace_batches >= 0, f"{key}.trace_batches", self.trace_batches, "expected zero or more")
         if self.is_simulated:
             for name, value in (("data_parallel", 1), ("recompute", False), ("shard_optimizer", False)):

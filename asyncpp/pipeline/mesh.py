@@ -27,7 +27,9 @@ class PeerLost(RuntimeError):
     def __init__(self, who: str, cause: Exception) -> None:
         text = " ".join(str(cause).split())
         self.timed_out = "imed out" in text or "imeout" in text
-        super().__init__(f"{who} does not answer" if self.timed_out else f"{who} is gone ({text[:160]})")
+        super().__init__(
+            f"{who} does not answer (pipeline.timeout_s)" if self.timed_out else f"{who} is gone ({text[:160]})"
+        )
 
 
 @contextmanager

@@ -160,7 +160,8 @@ def _failure(config: Config, ranks: list[_Rank], cells: Any) -> Exception:
             return RankFailed(f"{_whereabouts(config, rank.rank, cells)} {_death(rank.process.exitcode)}")
     silent = [rank for rank in ranks if rank.report is None]
     for rank in silent:
-        text = f"hangs: no answer for {config.pipeline.timeout_s:g} s (pipeline.timeout_s)"
+        limit = "start_timeout_s" if Board(cells, rank.rank).read() is None else "timeout_s"
+        text = f"hangs: no answer for {getattr(config.pipeline, limit):g} s (pipeline.{limit})"
         return RankFailed(f"{_whereabouts(config, rank.rank, cells)} {text}")
     reports = [rank.report for rank in ranks if rank.report is not None and rank.report[0] == "lost"]
     return RankFailed(reports[0][1], reports[0][2])

@@ -52,8 +52,9 @@ def train(config: Config, pipeline: Pipeline, sinks: Sinks | None, saver: Saver,
     """Run every step of ``config`` from ``start`` on and return the last validation losses and the measured sizes.
 
     sinks: where the records go; None on a rank that does not keep the books.
-    Raises TrainingFailed when the gradients stay non-finite, or a validation loss is not finite; Stopped, when a
-    checkpoint is written, where the run was asked to stop.
+    Raises TrainingFailed when the gradients stay non-finite, a validation loss is not finite, or the last checkpoint
+    could not be written; Stopped, when a checkpoint is written, where the run was asked to stop. What only rank 0
+    notices ends the other ranks, too: they lose it.
     """
     trainer = config.trainer
     losses: dict[str, float] = {}
@@ -69,7 +70,8 @@ def train(config: Config, pipeline: Pipeline, sinks: Sinks | None, saver: Saver,
                 )
 
         evaluates = trainer.eval_every is not None and num_updates % trainer.eval_every == 0
-        if evaluates or num_updates == trainer.num_steps:
+        evaluates |= num_updates == trainer.num_steps
+        if evaluates:
             losses = pipeline.validation_losses()
             if sinks is not None:
                 sinks.validation(num_updates, losses)
@@ -87,5 +89,8 @@ def train(config: Config, pipeline: Pipeline, sinks: Sinks | None, saver: Saver,
             saver.save(num_updates, pipeline.states, counters, losses.get("val/loss") if evaluates else None)
         if stops:
             raise Stopped(saver.finish())
-    saver.finish()
+    if saver.finish() is None:
+        raise TrainingFailed(
+            f"the state after {trainer.num_steps} updates could not be saved; run again to repeat the rest"
+        )
     return {**(losses or pipeline.validation_losses()), **pipeline.measurements()}

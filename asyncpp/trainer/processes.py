@@ -141,7 +141,7 @@ def segments_of(config: Config, first_batch: int = 0) -> list[Segment]:
 
 
 def _buffer_size(segments: Sequence[Segment]) -> int:
-    return max(BUILDERS[schedule].buffer_size(shape) for schedule, shape in segments)
+    return max((BUILDERS[schedule].buffer_size(shape) for schedule, shape in segments), default=1)
 
 
 def _num_messages(config: Config, mesh: Mesh, first_batch: int) -> dict[tuple[Payload, int], int]:

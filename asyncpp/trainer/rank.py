@@ -74,12 +74,12 @@ def train_rank(
         )
         load(config, runtime.states, start)
         compile_ahead(config, runtime.parts, validation)
-        mesh.meet(START_TIMEOUT_S)
+        mesh.meet(config.pipeline.start_timeout_s)
         with sinks_of(config, folder, start) if position.rank == 0 else nullcontext() as sinks:
             result = train(config, runtime, sinks, saver, start)
     for trace in traces:
         trace.write(folder, position.rank)
-    mesh.meet(START_TIMEOUT_S)
+    mesh.meet(config.pipeline.start_timeout_s)
     dist.destroy_process_group()
     return result
 

@@ -81,6 +81,7 @@ def _train_in(folder: Path, config: Config, place: Place | None) -> int:
 
     try:
         start = find_start(config, folder)
+        summary["data_digest"] = start.data_digest
         result = _train(folder, config, place, start)
         close(Status.FINISHED, **result, staleness_updates=_steady_staleness(folder, config.trainer.num_steps))
     except (KeyboardInterrupt, Stopped) as reason:

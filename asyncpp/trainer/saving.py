@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from asyncpp import records
+from asyncpp.data.tokens import data_digest
 from asyncpp.errors import ConfigError, require
 from asyncpp.model.layout import parameter_infos
 from asyncpp.pipeline.clipping import Norms
@@ -43,13 +44,14 @@ class Start:
     """Where a launch of a run begins; the same on all its ranks.
 
     launch: a name of its own. step: updates that are done. folder: of the checkpoint after them; None at step 0.
-    counters: what the checkpoint has beside tensors.
+    counters: what the checkpoint has beside tensors. data_digest: of the tokens that this launch reads.
     """
 
     launch: str
     step: int = 0
     folder: Path | None = None
     counters: dict[str, Any] = field(default_factory=dict)
+    data_digest: str = ""
 
     def to_json(self) -> str:
         """For ranks that another program has started."""
@@ -79,28 +81,38 @@ class Start:
 def find_start(config: Config, folder: Path) -> Start:
     """Where a launch of ``config`` in ``folder``, which it holds the lock of, begins. One process of a run asks.
 
-    Raises ConfigError for a checkpoint of another configuration.
+    Raises ConfigError for a checkpoint of another configuration, or of other tokens.
     """
-    launch, root = uuid4().hex[:8], folder / CHECKPOINTS_FOLDER
+    launch, root, digest = uuid4().hex[:8], folder / CHECKPOINTS_FOLDER, data_digest(config.data)
     if config.resume == "never":
         start_anew(root)
-        return Start(launch)
+        return Start(launch, data_digest=digest)
     clean_up(root)
     checkpoint = newest_valid(root, warn)
-    if checkpoint is None and config.resume != "auto":
-        checkpoint = _checkpoint_of_another_run(Path(config.resume), folder)
+    from_another_run = checkpoint is None and config.resume != "auto"
+    if from_another_run:
+        checkpoint = _checkpoint_of_another_run(Path(config.resume))
     if checkpoint is None:
-        return Start(launch)
+        return Start(launch, data_digest=digest)
     checkpoint.require_same_config(config.scientific(), MAY_DIFFER)
     step = checkpoint.info.step
     accepted = f"expected at least the {step} steps of {checkpoint.folder}; use resume=never to start anew"
     require(step <= config.trainer.num_steps, "trainer.num_steps", config.trainer.num_steps, accepted)
+    same = checkpoint.info.counters.get("data_digest") == digest
+    accepted = f"the tokens there are not those of {checkpoint.folder}; use resume=never to start anew"
+    require(same, "data.root", config.data.root, accepted)
+    if from_another_run:
+        _copy_metrics(checkpoint, folder)
+    metrics, length = folder / records.METRICS_FILE, checkpoint.info.counters["metrics_bytes"]
+    size = metrics.stat().st_size if metrics.exists() else 0
+    accepted = f"{metrics} has {size} bytes and {checkpoint.folder} goes on after {length}; use never to start anew"
+    require(size >= length, "resume", config.resume, accepted)
     print(f"resuming after {step} updates from {checkpoint.folder}", flush=True)
-    return Start(launch, step, checkpoint.folder, checkpoint.info.counters)
+    return Start(launch, step, checkpoint.folder, checkpoint.info.counters, digest)
 
 
-def _checkpoint_of_another_run(source: Path, folder: Path) -> Checkpoint:
-    """The checkpoint at ``source``, a run folder or one of its checkpoints; its metrics become the first of ours."""
+def _checkpoint_of_another_run(source: Path) -> Checkpoint:
+    """The checkpoint at ``source``, a run folder or one of its checkpoints. Raises ConfigError."""
     try:
         if step_of(source.resolve()) is None:
             checkpoint = newest_valid(source / CHECKPOINTS_FOLDER, warn)
@@ -111,17 +123,25 @@ def _checkpoint_of_another_run(source: Path, folder: Path) -> Checkpoint:
         raise ConfigError("resume", source, f"expected a whole checkpoint: {damage}") from None
     if checkpoint is None:
         raise ConfigError("resume", source, "expected auto, never, or a run folder or checkpoint to go on from")
+    return checkpoint
+
+
+def _copy_metrics(checkpoint: Checkpoint, folder: Path) -> None:
+    """Another run's metrics, up to its checkpoint, become the first of the run in ``folder``."""
     metrics = checkpoint.folder.resolve().parents[1] / records.METRICS_FILE
-    length = checkpoint.info.counters.get("metrics_bytes", 0)
+    length = checkpoint.info.counters["metrics_bytes"]
     rows = metrics.read_bytes()[:length].decode() if metrics.is_file() else ""
     records.write_atomically(folder / records.METRICS_FILE, rows)
-    return checkpoint
 
 
 def load(config: Config, states: Sequence[StageState], start: Start) -> None:
     """Bring ``states`` to ``start``. Raises ConfigError and CheckpointDamaged as load_state does."""
     if start.folder is not None:
         load_state(states, [info.name for info in parameter_infos(config.model)], Checkpoint.open(start.folder))
+
+
+def _say_nothing(line: str) -> None:
+    pass
 
 
 class Saver:
@@ -132,10 +152,12 @@ class Saver:
 
     def __init__(self, config: Config, folder: Path, start: Start, rank: int = 0) -> None:
         self._config = config
+        self._data_digest = start.data_digest
         self._names = [info.name for info in parameter_infos(config.model)]
         num_ranks = 1 if config.pipeline.is_simulated else config.pipeline.num_ranks
         root = folder / CHECKPOINTS_FOLDER
-        self._writer = CheckpointWriter(root, config.trainer.checkpoint, rank, num_ranks, start.launch)
+        report = warn if rank == 0 else _say_nothing  # the first rank says what the others could not write, too
+        self._writer = CheckpointWriter(root, config.trainer.checkpoint, rank, num_ranks, start.launch, report)
         self._last_step: int | None = start.step or None
 
     def __enter__(self) -> Saver:
@@ -157,7 +179,7 @@ class Saver:
         info = CheckpointInfo(
             num_updates,
             self._config.scientific(),
-            counters,
+            {**counters, "data_digest": self._data_digest},
             world={"pipeline": pipeline.name, "stages": pipeline.num_stages, "replicas": pipeline.data_parallel},
             val_loss=val_loss if val_loss is not None and math.isfinite(val_loss) else None,
         )

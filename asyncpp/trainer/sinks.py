@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncpp import records
-from asyncpp.errors import require
 from asyncpp.pipeline.record import BatchRecord
 from asyncpp.trainer.config import LoggerConfig, WandbConfig
 from asyncpp.trainer.progress import Progress, progress_for
@@ -28,7 +27,6 @@ class Sinks:
 
     tokens_per_step: of one batch, for throughput. metrics_bytes: how much of the metrics file stands, where the run
     goes on from a checkpoint: what was written after it is written again.
-    Raises ConfigError where there is not so much.
     """
 
     def __init__(
@@ -40,11 +38,7 @@ class Sinks:
         tokens_per_step: int,
         metrics_bytes: int,
     ) -> None:
-        path = folder / records.METRICS_FILE
-        size = path.stat().st_size if path.exists() else 0
-        accepted = f"{path} has {size} bytes, and its checkpoint goes on after {metrics_bytes}; use resume=never"
-        require(size >= metrics_bytes, "resume", "auto", accepted)
-        self._metrics = path.open("a", encoding="utf-8")
+        self._metrics = (folder / records.METRICS_FILE).open("a", encoding="utf-8")
         self._metrics.truncate(metrics_bytes)
         self._wandb = _start_wandb(logger, folder, resolved) if isinstance(logger, WandbConfig) else None
         self._progress = progress

@@ -118,9 +118,10 @@ def test_other_state_goes_on_too(tmp_path, data, stop_at, overrides):
     cut_and_compare(tmp_path, data, stop_at, (2, 4, 5), *overrides)
 
 
-def test_a_run_cut_after_its_last_checkpoint_only_evaluates(tmp_path, data, stop_at):
+@pytest.mark.parametrize("pipeline", ["simulated", "2bw"])
+def test_a_run_cut_after_its_last_checkpoint_only_evaluates(tmp_path, data, stop_at, pipeline):
     stop_at(None)
-    whole, cut = (configured(tmp_path / name, data) for name in ("whole", "cut"))
+    whole, cut = (configured(tmp_path / name, data, f"pipeline={pipeline}") for name in ("whole", "cut"))
     assert run(whole) == run(cut) == 0
     (cut.folder / records.SUMMARY_FILE).unlink()
     assert run(cut) == 0
@@ -176,6 +177,25 @@ def test_another_configuration_is_refused_by_name(tmp_path, data, stop_at, capsy
     with pytest.raises(saving.ConfigError, match=r"optimizer\.lr=0\.01: .* was made with optimizer\.lr=0\.003"):
         run(other)
     assert records.read_summary(other.folder) is None
+
+
+def test_other_tokens_are_refused(tmp_path, data, stop_at, monkeypatch):
+    """Prepared again from another text, the tokens are others under the same name."""
+    stop_at(3)
+    config = configured(tmp_path, data)
+    assert run(config) == 75
+    monkeypatch.setattr(saving, "data_digest", lambda data: "of another text")
+    with pytest.raises(saving.ConfigError, match=r"data\.root=.*: the tokens there are not those of .*step-00000003"):
+        run(config)
+
+
+def test_missing_metrics_are_refused_before_any_rank_starts(tmp_path, data, stop_at):
+    stop_at(3)
+    config = configured(tmp_path, data)
+    assert run(config) == 75
+    (config.folder / records.METRICS_FILE).unlink()
+    with pytest.raises(saving.ConfigError, match=r"resume=auto: .*metrics\.jsonl has 0 bytes"):
+        run(config)
 
 
 def test_shorter_than_its_checkpoint_is_refused(tmp_path, data, stop_at):
@@ -248,11 +268,12 @@ def test_training_goes_on_when_the_disk_is_full(tmp_path, data, stop_at, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(writer, "require_space", full_from_the_third_update)
-        assert run(config) == 0
+        assert run(config) == 1
     told = capsys.readouterr().err
     assert told.count("warning: no checkpoint of step") == 3 and "has 0 bytes free" in told
+    assert "error: the state after 8 updates could not be saved" in told
     assert newest_valid(config.folder / CHECKPOINTS_FOLDER, pytest.fail).info.step == 2
-    (config.folder / records.SUMMARY_FILE).unlink()
+    assert records.read_summary(config.folder)["status"] == "failed"
     assert run(config) == run(whole) == 0
     assert_same(config, whole)
 
