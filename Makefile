@@ -47,7 +47,7 @@ bench: venv
 # The README's figure: what two ranks did, beside what their schedules would have them do. Wants an idle machine.
 timelines: venv
 	rm -rf runs/timelines
-	$(BIN)/python -m asyncpp.train -m pipeline=1f1b,2bw pipeline.num_stages=2 trainer.num_micro_batches=4 \
+	$(BIN)/python -m asyncpp.train -m pipeline=1f1b,2bw pipeline.num_stages=2 trainer.num_micro_batches=4 model.num_layers=5 \
 		data.sequence_length=256 trainer.num_steps=20 trainer.eval_every=null pipeline.trace_batches=4 sweep_name=timelines
 	$(BIN)/python -m asyncpp.trace "run=[$$(ls -d runs/timelines/*-sync-*),$$(ls -d runs/timelines/*-one_step-*)]" \
 		out=docs/timelines.svg
