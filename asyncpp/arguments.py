@@ -13,24 +13,18 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from asyncpp.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, ConfigError, require
+from asyncpp.errors import EXIT_BAD_INPUT, ConfigError, require
 
 Options = TypeVar("Options")
 
 
 def exit_code_of(command: Callable[[], int]) -> int:
-    """Run ``command``; what a user got wrong becomes one line on standard error and EXIT_BAD_INPUT.
-
-    An interrupt that the command does not handle itself becomes EXIT_INTERRUPTED.
-    """
+    """Run ``command``; what a user got wrong becomes one line on standard error and EXIT_BAD_INPUT."""
     try:
         return command()
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
 
 
 def stop_on_signals() -> None:

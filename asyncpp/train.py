@@ -48,7 +48,11 @@ def main() -> int:
             train()
         return max(exit_codes, default=EXIT_DONE)
 
-    return exit_code_of(command, sys.argv[1:])
+    try:
+        return exit_code_of(command, sys.argv[1:])
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
 
 
 def _run(composed: DictConfig) -> int:
