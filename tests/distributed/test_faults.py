@@ -103,7 +103,8 @@ def error_lines(errors: str) -> list[str]:
 
 
 def kill_one(cwd: Path, data: str, delay_s: float, victim: int, num_stages: int) -> None:
-    run = Started(cwd, data, f"pipeline.num_stages={num_stages}", f"trainer.num_micro_batches={num_stages}")
+    sizes = (f"trainer.num_micro_batches={num_stages}", f"trainer.batch_size={4 * num_stages}")
+    run = Started(cwd, data, f"pipeline.num_stages={num_stages}", *sizes)
     try:
         run.wait_for_step(0)
         time.sleep(delay_s)
