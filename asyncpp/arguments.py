@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from asyncpp.errors import EXIT_BAD_INPUT, ConfigError, require
+from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, ConfigError, require
 
 Options = TypeVar("Options")
 
@@ -25,6 +25,14 @@ def exit_code_of(command: Callable[[], int]) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
+
+
+def run_command(usage: str, arguments: Sequence[str], schema: type[Options], command: Callable[[Options], int]) -> int:
+    """Run ``command`` with what ``arguments`` make of ``schema``, or print ``usage``. Returns an exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(usage.strip())
+        return EXIT_DONE
+    return exit_code_of(lambda: command(parse_arguments(arguments, schema)))
 
 
 def stop_on_signals() -> None:

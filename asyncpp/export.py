@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import MISSING
 
-from asyncpp.arguments import exit_code_of, parse_arguments
+from asyncpp.arguments import run_command
 from asyncpp.data.config import DataConfig, MixtureConfig
 from asyncpp.data.manifest import TOKENIZER_FILE, Manifest
 from asyncpp.errors import EXIT_DONE, ConfigError, require
@@ -52,11 +52,8 @@ class Options:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return its exit code."""
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print((__doc__ or "").strip())
-        return EXIT_DONE
-    return exit_code_of(lambda: _command(parse_arguments(arguments, Options)))
+    """Run the command line and return its exit code. Without arguments it prints its usage."""
+    return run_command(__doc__ or "", arguments or ["--help"], Options, _command)
 
 
 def _command(options: Options) -> int:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import MISSING
 
-from asyncpp.arguments import exit_code_of, parse_arguments
+from asyncpp.arguments import run_command
 from asyncpp.errors import EXIT_DONE, ConfigError, require
 from asyncpp.pipeline.measured import measured_timeline, planned_timeline, shares
 from asyncpp.pipeline.trace import read_trace, trace_file
@@ -56,11 +56,8 @@ class Options:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return its exit code."""
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print((__doc__ or "").strip())
-        return EXIT_DONE
-    return exit_code_of(lambda: _command(parse_arguments(arguments, Options)))
+    """Run the command line and return its exit code. Without arguments it prints its usage."""
+    return run_command(__doc__ or "", arguments or ["--help"], Options, _command)
 
 
 def _command(options: Options) -> int:

@@ -11,33 +11,29 @@ torch's side has neither clipping nor records of a batch; ours has both.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from asyncpp.arguments import parse_arguments
-from asyncpp.command import compose_overrides, exit_code_of
-from asyncpp.config import Config, from_hydra
+from asyncpp.command import exit_code_of
+from asyncpp.config import Config
 from asyncpp.model.cross_entropy import linear_cross_entropy
-from asyncpp.model.init import initial_weights
 from asyncpp.model.llama import Stage, build
 from asyncpp.pipeline.mesh import Mesh, Position
 from asyncpp.pipeline.partition import ranges
 from asyncpp.schedule.split import split_layers
-from asyncpp.trainer.processes import build_runtime
+from common.ranks import config_of, on_ranks, runtime_of, tokens
 
-NUM_LAYERS, ROWS, SEQUENCE_LENGTH, VOCABULARY = 7, 4, 128, 2048
+NUM_LAYERS, ROWS, SEQUENCE_LENGTH = 7, 4, 128
 FIXED_SPLIT = (4, 3)
 
 
@@ -50,46 +46,27 @@ class Options:
     json: bool = False
 
 
-def config_of(pipeline: str, num_micro_batches: int, split: Sequence[int], num_steps: int) -> Config:
-    return from_hydra(
-        compose_overrides(
-            [
-                f"pipeline={pipeline}",
-                "pipeline.num_stages=2",
-                "pipeline.timeout_s=300",
-                f"pipeline.split=[{','.join(map(str, split))}]",
-                f"model.num_layers={NUM_LAYERS}",
-                "model.hidden_size=256",
-                "model.ffn_size=768",
-                "model.num_heads=4",
-                "model.num_kv_heads=4",
-                f"model.vocab_size={VOCABULARY}",
-                f"data.sequence_length={SEQUENCE_LENGTH}",
-                f"trainer.num_steps={num_steps}",
-                f"trainer.num_micro_batches={num_micro_batches}",
-                f"trainer.batch_size={ROWS * num_micro_batches}",
-            ]
-        )
+def race_config(pipeline: str, num_micro_batches: int, split: Sequence[int], num_steps: int) -> Config:
+    return config_of(
+        f"pipeline={pipeline}",
+        "pipeline.num_stages=2",
+        "pipeline.timeout_s=300",
+        f"pipeline.split=[{','.join(map(str, split))}]",
+        f"model.num_layers={NUM_LAYERS}",
+        "model.hidden_size=256",
+        "model.ffn_size=768",
+        "model.num_heads=4",
+        "model.num_kv_heads=4",
+        f"data.sequence_length={SEQUENCE_LENGTH}",
+        f"trainer.num_steps={num_steps}",
+        f"trainer.num_micro_batches={num_micro_batches}",
+        f"trainer.batch_size={ROWS * num_micro_batches}",
     )
-
-
-def tokens(num_rows: int) -> Tensor:
-    """int64 (num_rows, sequence_length + 1), the same everywhere."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(VOCABULARY, (num_rows, SEQUENCE_LENGTH + 1), generator=generator)
 
 
 def our_steps(config: Config, mesh: Mesh) -> Iterator[None]:
     """The runtime, a batch at a time."""
-    windows = tokens(config.trainer.batch_size).chunk(config.trainer.num_micro_batches)
-    runtime = build_runtime(
-        config,
-        mesh,
-        lambda infos: initial_weights(config.model, 0, infos),
-        lambda batch, micro_batch: windows[micro_batch],
-        tokens(1),
-    )
-    for _ in runtime.train():
+    for _ in runtime_of(config, mesh).train():
         yield
 
 
@@ -124,7 +101,7 @@ def torch_steps(config: Config, number: int) -> Iterator[None]:
     m = config.trainer.num_micro_batches
     stage = stage_with_weights(config, number, config.pipeline.split or ())
     module = stage if number == 0 else LastStage(stage)
-    windows = tokens(config.trainer.batch_size)
+    windows = tokens(config.trainer.batch_size, config)
     inputs, labels = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
     schedule = Schedule1F1B(
         PipelineStage(module, number, 2, torch.device("cpu")),
@@ -146,7 +123,7 @@ def torch_steps(config: Config, number: int) -> Iterator[None]:
 def floor_s(config: Config, number: int, repeats: int = 5) -> tuple[float, float]:
     """Seconds of a micro-batch's forward and backward on a stage that is alone, and of its update: the lower median."""
     stage = stage_with_weights(config, number, config.pipeline.split or ())
-    windows = tokens(ROWS)
+    windows = tokens(ROWS, config)
     hidden = torch.randn(ROWS, SEQUENCE_LENGTH, config.model.hidden_size)
     optimizer = torch.optim.AdamW(stage.parameters(), lr=1e-3, fused=True)
     passes, updates = [], []
@@ -168,7 +145,7 @@ def floor_s(config: Config, number: int, repeats: int = 5) -> tuple[float, float
 def unit_costs(config: Config, repeats: int = 5) -> list[float]:
     """Seconds of the embedding, of each layer (the mean), and of the last norm and head: what the splitter asks for."""
     whole = stage_with_weights(config, 0, (NUM_LAYERS,))
-    windows = tokens(ROWS)
+    windows = tokens(ROWS, config)
     hidden = torch.randn(ROWS, SEQUENCE_LENGTH, config.model.hidden_size)
     rotary = whole.rotary.tables(SEQUENCE_LENGTH, hidden.device, hidden.dtype)
     assert whole.embedding is not None and whole.norm is not None and whole.head is not None
@@ -198,17 +175,13 @@ def unit_costs(config: Config, repeats: int = 5) -> list[float]:
     return [measure(lambda: embedding(windows[:, :-1])), *[layer_s] * NUM_LAYERS, measure(run_head)]
 
 
-def race(rank: int, port: int, options: Options, results: Any) -> None:
-    """A rank's whole life; rank 0 puts the figures into ``results``."""
-    torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = dist.TCPStore("127.0.0.1", port, 2, rank == 0, timedelta(seconds=60))
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=300))
+def race(rank: int, options: Options) -> dict[str, Any]:
+    """All the figures, on one of two ranks."""
     mesh = Mesh(Position(rank, 2, 1), timeout_s=300.0)
     figures: dict[str, Any] = {"fixed_split": list(FIXED_SPLIT)}
     for m in (2, 4):
         figures[f"m{m}"] = one_race(mesh, m, FIXED_SPLIT, options)
-    costs = unit_costs(config_of("two_bw", 2, FIXED_SPLIT, 1))
+    costs = unit_costs(race_config("two_bw", 2, FIXED_SPLIT, 1))
     shared: list[Any] = [costs]
     dist.broadcast_object_list(shared, src=0)
     sizes = list(split_layers(shared[0], 2))
@@ -218,18 +191,16 @@ def race(rank: int, port: int, options: Options, results: Any) -> None:
         figures[f"own_split_m{m}"] = (
             figures[f"m{m}"] if own_split == FIXED_SPLIT else one_race(mesh, m, own_split, options)
         )
-    if rank == 0:
-        results.put(figures)
-    dist.barrier()
+    return figures
 
 
 def one_race(mesh: Mesh, m: int, split: Sequence[int], options: Options) -> dict[str, float]:
     """Milliseconds a step of every contender. Each has connections of its own: while it rests, receives are posted."""
     num_steps = options.rounds * (options.steps + 2)
     contenders = {
-        "two_bw": our_steps(config_of("two_bw", m, split, num_steps), Mesh(mesh.position, timeout_s=300.0)),
-        "one_f_one_b": our_steps(config_of("one_f_one_b", m, split, num_steps), Mesh(mesh.position, timeout_s=300.0)),
-        "torch_1f1b": torch_steps(config_of("one_f_one_b", m, split, num_steps), mesh.position.stage),
+        "two_bw": our_steps(race_config("two_bw", m, split, num_steps), Mesh(mesh.position, timeout_s=300.0)),
+        "one_f_one_b": our_steps(race_config("one_f_one_b", m, split, num_steps), Mesh(mesh.position, timeout_s=300.0)),
+        "torch_1f1b": torch_steps(race_config("one_f_one_b", m, split, num_steps), mesh.position.stage),
     }
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(options.rounds):
@@ -245,7 +216,7 @@ def one_race(mesh: Mesh, m: int, split: Sequence[int], options: Options) -> dict
         for _ in steps:
             pass
     dist.barrier()
-    passes_s, update_s = floor_s(config_of("two_bw", m, split, 1), mesh.position.stage)
+    passes_s, update_s = floor_s(race_config("two_bw", m, split, 1), mesh.position.stage)
     floors = [None, None]
     dist.all_gather_object(floors, m * passes_s + update_s)
     low = {name: statistics.mean(sorted(values)[: (len(values) + 1) // 2]) for name, values in seconds.items()}
@@ -273,14 +244,7 @@ def ratios(figures: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     options = parse_arguments(sys.argv[1:], Options)
-    context = multiprocessing.get_context("spawn")
-    results = context.SimpleQueue()
-    port = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
-    ranks = multiprocessing.start_processes(race, (port, options, results), nprocs=2, join=False, start_method="spawn")
-    assert ranks is not None
-    while not ranks.join():
-        pass
-    measured = ratios(results.get())
+    measured = ratios(on_ranks(2, race, options)[0])
     if options.json:
         print(json.dumps(measured))
     else:

@@ -27,7 +27,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from asyncpp.arguments import exit_code_of, parse_arguments
+from asyncpp.arguments import run_command
 from asyncpp.errors import EXIT_DONE, ConfigError, require
 from eval.benchmarks import BENCHMARKS
 
@@ -45,10 +45,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code."""
-    if {"-h", "--help"} & set(arguments):
-        print((__doc__ or "").strip())
-        return EXIT_DONE
-    return exit_code_of(lambda: _command(parse_arguments(arguments, Options)))
+    return run_command(__doc__ or "", arguments, Options, _command)
 
 
 def _command(options: Options) -> int:

@@ -7,6 +7,9 @@
 Which weights an action uses is written in the action; the interpreter measures it again from the version that it read.
 How a tensor comes from or to another stage is the business of ``links``, how a batch's gradients become a decision
 that of ``settle``: so the same interpreter runs in a process of its own or beside the other stages of a test.
+
+A stage has a part of the model for each of its chunks: ``parts[chunk]``, which is number ``parts[chunk].state.stage``
+in the model. Messages are addressed to parts; everything else here goes by chunk.
 """
 
 from __future__ import annotations

@@ -3,8 +3,10 @@
     reduce    mean over the replicas, sum of a tied weight's two ends, norm of every parameter
     gather    every rank's report to every rank; a correction of the gradients, which asks for a second round
 
-Each runs in a thread of its own, batch after batch, so collectives have one order on all ranks. An update waits only
-for what its way of clipping asks for (clipping.py).
+Each runs in a thread of its own, batch after batch, so collectives have one order on all ranks. A batch's gradients
+belong to the first thread, then to the second, which may exchange them for corrected ones, and then to the update,
+which waits for that and otherwise only for what its way of clipping asks for (clipping.py). The two rounds of a
+correction are those of Simulator._update; fresh gradients the simulator alone has.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ class Settler:
     def __call__(self, batch: Batch) -> SettlementOfBatch:
         reduced = self._reducing.submit(self._reduce, batch)
         self._reports[batch.number] = self._gathering.submit(self._gather, batch, reduced)
+        # No rank asks for an older one: updates lag behind backwards by a batch, stops by as many as there are stages.
         self._reports.pop(batch.number - self._mesh.position.num_stages - 3, None)
         return SettlementOfBatch(batch, reduced, self)
 
@@ -122,17 +125,18 @@ class Settler:
     @torch.no_grad()
     def _gather(self, batch: Batch, future: Future[_Reduced]) -> BatchReport:
         reduced = future.result()
-        report = self._exchange(batch, reduced.norms)
+        timers = self._timers.take()
+        report = self._exchange(batch, reduced.norms, timers)
         if any(part.state.correction.corrects_gradients for part in self._parts):
             whole = {batch.number: report.norms(), batch.number - 1: self.whole_norms(batch.number - 1)}
             for chunk, part in enumerate(self._parts):
                 if not self.clipping.decide(batch.number, reduced.norms[chunk], whole.get).skipped:
                     reduced.gradients[chunk] = correct(part.state, reduced.gradients[chunk], batch.versions[chunk])
             reduced.norms = self._norms(reduced.gradients)
-            report = self._exchange(batch, reduced.norms)
+            report = self._exchange(batch, reduced.norms, timers)
         return report
 
-    def _exchange(self, batch: Batch, norms: list[dict[int, float]]) -> BatchReport:
+    def _exchange(self, batch: Batch, norms: list[dict[int, float]], timers: list[float]) -> BatchReport:
         chunks = range(len(self._parts))
         loads = [
             batch.expert_loads[chunk].flatten().tolist() if chunk in batch.expert_loads else [] for chunk in chunks
@@ -141,7 +145,7 @@ class Settler:
             stop=self._stop(),
             loss=sum(loss.item() for loss in batch.losses),
             staleness=[float(batch.number - batch.versions[chunk]) for chunk in chunks],
-            timers=self._timers.take(),
+            timers=timers,
             norms=norms,
             loads=loads,
         )

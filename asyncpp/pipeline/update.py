@@ -2,7 +2,8 @@
 
     gradients → correction → clipping → optimizer → correction → new weight version
 
-Everything here takes one stage; what concerns the whole model reaches it as a decision (clipping.py).
+Everything here takes one stage; what concerns the whole model reaches it as a decision (clipping.py). The simulator
+and a rank's settlement (settlement.py) call ``correct``, have the norms decide, and then ``step``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from asyncpp.pipeline.mesh import Mesh, Position
+from asyncpp.pipeline.mesh import Mesh, Position, lost
 from asyncpp.pipeline.runtime import Watcher
 from asyncpp.pipeline.trace import Trace
 from asyncpp.trainer.compiling import compile_ahead
@@ -26,7 +26,7 @@ from asyncpp.trainer.sinks import sinks_of
 if TYPE_CHECKING:
     from asyncpp.config import Config
 
-START_TIMEOUT_S = 1800.0  # ranks start apart: one prepares data, reads slower disks, compiles
+STORE_TIMEOUT_S = 1800.0  # ranks that another program started wait so long for rank 0, which may prepare the data
 
 
 def train_rank(
@@ -47,8 +47,9 @@ def train_rank(
     """
     device = _device(config, local_rank)
     prepare_torch(config)
-    _connect(position, store, device)
-    mesh = Mesh(position, config.pipeline.timeout_s)
+    with lost("another rank"):
+        _connect(config, position, store, device)
+        mesh = Mesh(position, config.pipeline.timeout_s)
     batches, held_out = open_data(config)
     validation = torch.from_numpy(held_out).to(device)
 
@@ -95,12 +96,12 @@ def _device(config: Config, local_rank: int) -> torch.device:
     return device
 
 
-def _connect(position: Position, store: dist.Store, device: torch.device) -> None:
+def _connect(config: Config, position: Position, store: dist.Store, device: torch.device) -> None:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         backend,
         store=store,
         rank=position.rank,
         world_size=position.num_ranks,
-        timeout=timedelta(seconds=START_TIMEOUT_S),
+        timeout=timedelta(seconds=config.pipeline.start_timeout_s),
     )

@@ -24,7 +24,7 @@ from asyncpp.records import Status
 from asyncpp.trainer.data import open_data, prepare_data
 from asyncpp.trainer.launch import RankFailed, launch
 from asyncpp.trainer.loop import TrainingFailed, train
-from asyncpp.trainer.rank import START_TIMEOUT_S, train_rank
+from asyncpp.trainer.rank import STORE_TIMEOUT_S, train_rank
 from asyncpp.trainer.saving import Saver, Start, find_start, load
 from asyncpp.trainer.setup import build_simulator, prepare_torch
 from asyncpp.trainer.simulated import Simulated
@@ -141,7 +141,7 @@ def _simulate(folder: Path, config: Config, start: Start) -> dict[str, float]:
 
 def _train_at(place: Place, folder: Path, config: Config, start: Start | None = None) -> dict[str, float]:
     """This process is one of the ranks. start: known to rank 0, which tells the others."""
-    timeout = timedelta(seconds=START_TIMEOUT_S)
+    timeout = timedelta(seconds=STORE_TIMEOUT_S)
     store = dist.TCPStore(place.address, place.port, place.num_ranks, _hosts_store(place), timeout)
     position = Position(place.rank, config.pipeline.num_stages, config.pipeline.data_parallel)
     key = f"{config.hash()}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
@@ -160,7 +160,7 @@ def _hosts_store(place: Place) -> bool:
 
 def _follow(config: Config, place: Place) -> int:
     """A rank that does not keep the books."""
-    if config.trainer.dry_run or records.is_finished(config.folder):
+    if records.is_finished(config.folder):
         return EXIT_DONE
     try:
         _train_at(place, config.folder, config)

@@ -1,4 +1,4 @@
-"""Real processes over gloo for benchmarks: one function on every rank, what each returns, and a runtime to drive."""
+"""Real processes for benchmarks and tests: one function on every rank, what each returns, and a runtime to drive."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def on_ranks(num_ranks: int, function: Callable[..., Any], *arguments: Any, back
         pipes.append(ours)
         processes.append(process)
     try:
-        reports = [pipe.recv() for pipe in pipes]
+        reports = [_report(rank, pipe) for rank, pipe in enumerate(pipes)]
     finally:
         for process in processes:
             process.kill()
@@ -52,6 +52,12 @@ def on_ranks(num_ranks: int, function: Callable[..., Any], *arguments: Any, back
         if failed:
             raise RuntimeError(report)
     return [report for _, report in reports]
+
+
+def _report(rank: int, pipe: Any) -> tuple[bool, Any]:
+    if not pipe.poll(TIMEOUT_S):
+        return True, f"rank {rank} gave no answer in {TIMEOUT_S:g} s"
+    return pipe.recv()
 
 
 def _main(

@@ -148,6 +148,22 @@ def test_a_rank_that_hangs_is_named(tmp_path, data):
     assert "rank 0 (stage 0)" in line and "hangs: no answer for 2 s" in line, errors
 
 
+def test_a_rank_that_hangs_at_the_start_is_named(tmp_path, data):
+    """Before it has even connected."""
+    run = Started(tmp_path, data, "trainer.num_micro_batches=2", "pipeline.start_timeout_s=4")
+    try:
+        while len(run.ranks()) < 2:
+            assert run.process.poll() is None
+            time.sleep(0.01)
+        os.kill(run.ranks()[1], signal.SIGSTOP)
+        code, _, errors = run.end()
+    finally:
+        run.process.kill()
+    assert code == 1
+    (line,) = error_lines(errors)
+    assert "rank 1 (stage 1), before its first action, hangs: no answer for 4 s" in line, errors
+
+
 def test_a_rank_that_raises_is_quoted(tmp_path, data):
     site = tmp_path / "site"
     site.mkdir()
