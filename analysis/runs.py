@@ -19,7 +19,16 @@ import pandas as pd
 import yaml
 
 from asyncpp.errors import ConfigError, require
-from asyncpp.records import BOOKKEEPING_KEYS, CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, Run, Status, find_runs
+from asyncpp.records import (
+    BOOKKEEPING_KEYS,
+    CONFIG_FILE,
+    METRICS_FILE,
+    SUMMARY_FILE,
+    Run,
+    Status,
+    find_runs,
+    folders_with,
+)
 
 # What the runs of one table may differ in. Delays are compared by the staleness that was measured.
 AXES = ("optimizer", "delay", "correction", "seed")
@@ -183,8 +192,8 @@ def _one_run_a_cell(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], l
 
 
 def _folders_without_config(runs_dir: Path) -> list[Path]:
-    files = [*runs_dir.rglob(SUMMARY_FILE), *runs_dir.rglob(METRICS_FILE)]
-    return sorted({file.parent for file in files if not (file.parent / CONFIG_FILE).is_file()})
+    folders = folders_with(runs_dir, SUMMARY_FILE, METRICS_FILE)
+    return [folder for folder in folders if not (folder / CONFIG_FILE).is_file()]
 
 
 def _other_loss(row: Mapping[str, Any], first: Mapping[str, Any]) -> str:

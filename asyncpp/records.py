@@ -148,7 +148,21 @@ def is_finished(folder: Path) -> bool:
 
 def find_runs(runs_dir: Path) -> list[Run]:
     """Every run folder below ``runs_dir``, sorted by path. A run folder is one that holds a config.yaml."""
-    return [Run(path.parent, read_summary(path.parent)) for path in sorted(runs_dir.rglob(CONFIG_FILE))]
+    return [Run(folder, read_summary(folder)) for folder in folders_with(runs_dir, CONFIG_FILE)]
+
+
+def folders_with(runs_dir: Path, *names: str) -> list[Path]:
+    """The folders from ``runs_dir`` on down that hold a file of one of ``names``, sorted.
+
+    Runs may be writing there: a folder that vanishes meanwhile is passed over, and what lies within a run is not read.
+    """
+    found = []
+    for folder, subfolders, files in os.walk(runs_dir):
+        if not set(names).isdisjoint(files):
+            found.append(Path(folder))
+        if CONFIG_FILE in files:
+            subfolders.clear()
+    return sorted(found)
 
 
 def require_writable(folder: Path, key: str, value: str) -> None:

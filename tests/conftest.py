@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,27 @@ SMALL_MODEL = (
     "model.num_heads=6",
     "model.num_kv_heads=2",
 )
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start ``python -m`` with the given arguments in the test's folder; none outlives a test that fails."""
+    processes = []
+
+    def start_one(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", *arguments]
+        pipe = subprocess.PIPE
+        processes.append(subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True))
+        return processes[-1]
+
+    yield start_one
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()  # which it passes on to the processes that it started
+        try:
+            process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 @pytest.fixture

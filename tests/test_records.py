@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -72,6 +73,30 @@ def test_runs_are_found_by_their_config(tmp_path):
     found = records.find_runs(tmp_path)
     assert [run.folder.relative_to(tmp_path).as_posix() for run in found] == ["a/c", "b"]
     assert found[0].summary is None and found[0].metrics() == []
+
+
+def test_runs_are_found_while_others_are_being_written(tmp_path):
+    """Folders come and go there: a checkpoint is renamed, a place is tried."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("")
+    over = threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            for number in range(20):
+                (tmp_path / f"new{number}").mkdir()
+            for number in range(20):
+                (tmp_path / f"new{number}").rmdir()
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        for _ in range(300):
+            (run,) = records.find_runs(tmp_path)
+    finally:
+        over.set()
+        other.join()
+    assert run.folder == tmp_path / "run"
 
 
 def test_a_number_that_is_not_finite_is_never_written(tmp_path):

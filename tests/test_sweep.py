@@ -87,18 +87,17 @@ def test_a_failed_cell_is_named_and_the_others_run_then_only_it_is_missing(tmp_p
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_sweep_leaves_no_process_and_no_finished_run(tmp_path, tmp_path_factory, how):
+def test_an_interrupted_sweep_leaves_no_process_and_no_finished_run(tmp_path, tmp_path_factory, start, how):
     data_root = tmp_path_factory.getbasetemp().parent / "data"
     scale = {"trainer.num_steps": 100000, "trainer.eval_every": "null", "data.root": str(data_root)}
     mine = {"claim": "none", "paper": "none", "seeds": [0, 1, 2], "scales": {"tiny": scale}}
     (tmp_path / "mine.yaml").write_text(json.dumps(mine))
-    command = [sys.executable, "-m", "asyncpp.sweep", "run", "mine.yaml"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while sum(bool(run.metrics()) for run in records.find_runs(tmp_path)) < 2:
-            assert process.poll() is None, process.stderr and process.stderr.read()
-            time.sleep(0.05)
-        process.send_signal(how)
-        _, stderr = process.communicate(timeout=60)
+    process = start("asyncpp.sweep", "run", "mine.yaml")
+    while sum(bool(run.metrics()) for run in records.find_runs(tmp_path)) < 2:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(how)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 75
     assert "interrupted; run the same command again" in stderr and "Traceback" not in stderr
     runs = records.find_runs(tmp_path)

@@ -234,17 +234,16 @@ def test_a_dry_run_describes_every_parameter_once_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
-def test_a_signal_stops_a_run_after_an_update_and_it_goes_on_from_there(tmp_path, data, how):
+def test_a_signal_stops_a_run_after_an_update_and_it_goes_on_from_there(tmp_path, data, start, how):
     """A second signal, moments later, does no harm."""
     overrides = ("trainer.num_steps=100000", "trainer.eval_every=null", "lr_schedule=constant", data)
-    command = [sys.executable, "-m", "asyncpp.train", *overrides]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while not any(run.metrics() for run in records.find_runs(tmp_path)):
-            assert process.poll() is None, process.stderr and process.stderr.read()
-            time.sleep(0.05)
-        process.send_signal(how)
-        process.send_signal(how)
-        _, stderr = process.communicate(timeout=60)
+    process = start("asyncpp.train", *overrides)
+    while not any(run.metrics() for run in records.find_runs(tmp_path)):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(how)
+    process.send_signal(how)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 75
     (run,) = records.find_runs(tmp_path)
     num_steps = len(run.metrics())
@@ -255,16 +254,15 @@ def test_a_signal_stops_a_run_after_an_update_and_it_goes_on_from_there(tmp_path
     assert [row["step"] for row in run.metrics()] == list(range(len(run.metrics())))
 
 
-def test_a_signal_ends_all_the_cells(tmp_path, data):
+def test_a_signal_ends_all_the_cells(tmp_path, data, start):
     """The first stops after an update, saved; the second is never begun."""
     overrides = ("-m", "seed=0,1", "trainer.num_steps=100000", "trainer.eval_every=null", "lr_schedule=constant", data)
-    command = [sys.executable, "-m", "asyncpp.train", *overrides]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while not any(run.metrics() for run in records.find_runs(tmp_path)):
-            assert process.poll() is None, process.stderr and process.stderr.read()
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+    process = start("asyncpp.train", *overrides)
+    while not any(run.metrics() for run in records.find_runs(tmp_path)):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 75 and "Traceback" not in stderr
     (run,) = records.find_runs(tmp_path)
     assert run.summary is not None and run.summary["status"] == "interrupted"
