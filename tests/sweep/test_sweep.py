@@ -13,7 +13,8 @@ import pytest
 
 from asyncpp import records
 from asyncpp.errors import ConfigError
-from asyncpp.sweep import SWEEPS, SweepOptions, expand, load_sweep
+from asyncpp.sweep.expand import SweepOptions, expand
+from asyncpp.sweep.file import SWEEPS, load_sweep
 
 
 def sweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -54,7 +55,8 @@ def test_one_bad_cell_stops_all_before_they_start(tmp_path):
         (["run", "demo", "seeds=[]"], "seeds=[]: expected at least one seed"),
         (["run", "demo", "seeds=[0"], "seeds=[0: expected a YAML value"),
         (["run", "demo", "nonsense"], "argument=nonsense: expected key=value, with a key of seeds, "),
-        (["walk", "demo"], "command=walk demo: expected run <sweep>"),
+        (["walk", "demo"], "command=walk: expected one of run"),
+        (["run"], "command=run: expected run <sweep> [key=value ...]"),
     ],
 )
 def test_bad_input_is_one_line_with_exit_code_2(tmp_path, arguments, message):
