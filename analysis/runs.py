@@ -2,7 +2,10 @@
 
 usable      finished, with a finite validation loss, the first of its kind
 passed over half-written, foreign, failed, not finite, or a second run of the same experiment
-refused     a folder whose usable runs differ in more than the axes that a table compares
+refused     runs that differ in more than the axes that their table or figure compares
+
+``read_runs`` reads a folder once; ``comparable`` makes the frame of some of its runs, and holds them to their axes;
+``load_runs`` does both for a folder that holds one experiment.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +33,13 @@ from asyncpp.records import (
     folders_with,
 )
 
-# What the runs of one table may differ in. Delays are compared by the staleness that was measured.
+# What the runs of Tables 1 and 2 may differ in. Delays are compared by the staleness that was measured. A table or
+# figure that compares more adds sections ("model") or keys ("optimizer.betas") of the configuration.
 AXES = ("optimizer", "delay", "correction", "seed")
 # An optimizer's or a correction's own values may differ from another's, but not between its own runs.
 SECTIONS = ("optimizer", "correction")
+# Delays that differ from stage to stage or from batch to batch: no one number of updates says what they are.
+VARIED_DELAYS = ("pipedream", "from_schedule", "sampled")
 
 TEXTS = ("model", "optimizer", "delay", "correction", "pipeline", "config_hash")
 NUMBERS = ("seed", "num_steps", "tokens_seen", "val_loss", "staleness_updates")
@@ -53,9 +59,19 @@ class PassedOver:
 
 @dataclass(frozen=True)
 class LoadedRuns:
-    """``frame``: a row a usable run, with the summary's fields, ``condition`` and ``folder`` (a path)."""
+    """``frame``: a row a usable run, with the summary's fields, ``condition``, ``folder`` (a path), and a column for
+    each axis that is a key of the configuration (None where a run has no such key; lists as tuples)."""
 
     frame: pd.DataFrame
+    passed_over: list[PassedOver]
+
+
+@dataclass(frozen=True)
+class ReadRuns:
+    """Every usable run below ``runs_dir``, in order of their paths, its configuration included."""
+
+    runs_dir: Path
+    rows: list[dict[str, Any]]
     passed_over: list[PassedOver]
 
 
@@ -63,10 +79,22 @@ class UnusableRun(Exception):
     """Why one run cannot be counted."""
 
 
-def load_runs(runs_dir: Path) -> LoadedRuns:
+def load_runs(runs_dir: Path, axes: Sequence[str] = AXES) -> LoadedRuns:
     """The usable runs anywhere below ``runs_dir``, in order of their paths.
 
-    Raises ConfigError where there is no usable run, and where the usable ones differ in more than AXES.
+    axes: what they may differ in, as in ``comparable``.
+    Raises ConfigError where there is no usable run, and where the usable ones differ in more.
+    """
+    read = read_runs(runs_dir)
+    loaded = comparable(runs_dir, read.rows, axes)
+    return LoadedRuns(loaded.frame, sorted(read.passed_over + loaded.passed_over, key=lambda entry: entry.folder))
+
+
+def read_runs(runs_dir: Path) -> ReadRuns:
+    """Read every run folder below ``runs_dir``. Raises ConfigError where there is no usable run.
+
+    A run is a duplicate where an earlier one has its sweep, configuration and seed: one experiment of two sweeps may
+    stand in the folders of both.
     """
     require(runs_dir.is_dir(), "runs", runs_dir, "expected a folder that holds run folders")
     passed_over = [PassedOver(folder, f"no {CONFIG_FILE}") for folder in _folders_without_config(runs_dir)]
@@ -74,31 +102,46 @@ def load_runs(runs_dir: Path) -> LoadedRuns:
     for run in find_runs(runs_dir):
         try:
             row = _read(run)
-            first = rows.setdefault((row["config_hash"], row["seed"]), row)
+            first = rows.setdefault((row["sweep_name"], row["config_hash"], row["seed"]), row)
             if first is not row:
                 raise UnusableRun(f"duplicate of {first['folder'].relative_to(runs_dir)}{_other_loss(row, first)}")
         except UnusableRun as reason:
             passed_over.append(PassedOver(run.folder, str(reason)))
     require(bool(rows), "runs", runs_dir, f"expected at least one finished run{_examples(passed_over, runs_dir)}")
-    differences = list(_differences(list(rows.values())))
+    return ReadRuns(runs_dir, list(rows.values()), passed_over)
+
+
+def comparable(where: Path, rows: Sequence[dict[str, Any]], axes: Sequence[str] = AXES) -> LoadedRuns:
+    """The frame of ``rows`` (of read_runs), one run for each optimizer, condition, seed and value of the other axes.
+
+    axes: sections (``optimizer``, ``model``) and keys (``pipeline.num_stages``) of the configuration. Of the optimizer
+    and the correction only the choice is one: their own values must agree where the choice does, unless they are
+    named, too. where: what a refusal calls the folder.
+    Raises ConfigError, which names the keys, where runs differ in more than the axes.
+    """
+    differences = list(_differences(rows, axes))
     if differences:
         raise ConfigError(
             "runs",
-            runs_dir,
+            where,
             f"its runs differ in {'; '.join(differences)}; "
-            f"one table compares {', '.join(AXES)} only: keep such runs in separate folders",
+            f"one table compares {', '.join(axes)} only: keep such runs in separate folders",
         )
-    kept, repeated = _one_run_a_cell(list(rows.values()))
-    frame = pd.DataFrame(kept).drop(columns="config")
-    return LoadedRuns(frame, sorted(passed_over + repeated, key=lambda entry: entry.folder))
+    keys = [axis for axis in axes if axis not in AXES]
+    columns = [axis for axis in keys if axis not in TEXTS]  # the others are the summary's own
+    kept, repeated = _one_run_a_cell([row | {key: _value(row, key) for key in columns} for row in rows], keys)
+    return LoadedRuns(pd.DataFrame(kept).drop(columns="config"), repeated)
 
 
-def condition(staleness_updates: float, correction: str) -> str:
+def condition(staleness_updates: float, correction: str, delay: str = "constant") -> str:
     """What was done with the delay: ``sync``, ``async``, ``async_ef``, ``async_<correction>``, ``staleness_2``, ...
 
+    staleness_updates: the largest of any stage. One of VARIED_DELAYS goes by its name, unless nothing was late.
     Error feedback changes nothing where nothing is late, so that sync with it is ``sync``.
     """
     name = {0.0: "sync", 1.0: "async"}.get(staleness_updates, f"staleness_{staleness_updates:g}")
+    if delay in VARIED_DELAYS and name != "sync":
+        name = delay
     if correction == "none" or (name == "sync" and correction == "ef"):
         return name
     return f"{name}_{correction}"
@@ -128,7 +171,8 @@ def _read(run: Run) -> dict[str, Any]:
     if STALENESS_OF_DELAY.get(summary["delay"], staleness) != staleness:
         raise UnusableRun(f"contradiction: delay is {summary['delay']}, but the measured staleness {staleness:g}")
     row = {key: summary[key] for key in (*TEXTS, *NUMBERS)} | {key: summary.get(key) for key in OPTIONAL}
-    row["condition"] = condition(staleness, summary["correction"])
+    row["sweep_name"] = str(row["sweep_name"] or run.folder.parent.name)
+    row["condition"] = condition(staleness, summary["correction"], summary["delay"])
     row["folder"] = run.folder
     row["config"] = _read_config(run.folder / CONFIG_FILE)
     return row
@@ -157,17 +201,18 @@ def _flat(config: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def _differences(rows: list[dict[str, Any]]) -> Iterator[str]:
+def _differences(rows: Sequence[dict[str, Any]], axes: Sequence[str]) -> Iterator[str]:
     """The keys, with values and numbers of runs, in which runs differ that must not."""
-    common = [{key: value for key, value in row["config"].items() if key.partition(".")[0] not in AXES} for row in rows]
-    yield from _differing_keys(common)
+    configs = [{key: value for key, value in row["config"].items() if key not in axes} for row in rows]
+    sections = [axis for axis in axes if "." not in axis]
+    yield from _differing_keys([_without(config, sections) for config in configs])
     for section in SECTIONS:
         groups: dict[str, list[dict[str, str]]] = defaultdict(list)
-        for row in rows:
-            own = {key: value for key, value in row["config"].items() if key.partition(".")[0] == section}
+        for row, config in zip(rows, configs, strict=True):
+            own = {key: value for key, value in config.items() if key.partition(".")[0] == section}
             groups[row[section]].append(own)
-        for name, configs in groups.items():
-            for difference in _differing_keys(configs):
+        for name, group in groups.items():
+            for difference in _differing_keys(group):
                 yield f"{difference} of {section}={name}"
 
 
@@ -179,16 +224,28 @@ def _differing_keys(configs: list[dict[str, str]]) -> Iterator[str]:
             yield f"{key} ({values})"
 
 
-def _one_run_a_cell(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[PassedOver]]:
-    """One run for each optimizer, condition and seed: of several, one without a correction before the first one."""
+def _one_run_a_cell(rows: list[dict[str, Any]], keys: Sequence[str]) -> tuple[list[dict[str, Any]], list[PassedOver]]:
+    """One run for each optimizer, condition, seed and value of ``keys``: of several, one without a correction before
+    the first one."""
     kept: dict[Hashable, dict[str, Any]] = {}
     repeated = []
     for row in sorted(rows, key=lambda row: row["correction"] != "none"):
-        first = kept.setdefault((row["optimizer"], row["condition"], row["seed"]), row)
+        cell = (row["optimizer"], row["condition"], row["seed"], *(row[key] for key in keys))
+        first = kept.setdefault(cell, row)
         if first is not row:
             what = f"{row['condition']} of {row['optimizer']}, seed {row['seed']}"
             repeated.append(PassedOver(row["folder"], f"{what} is counted once, from {first['folder'].name}"))
     return sorted(kept.values(), key=lambda row: row["folder"]), repeated
+
+
+def _without(config: Mapping[str, str], sections: Sequence[str]) -> dict[str, str]:
+    return {key: value for key, value in config.items() if key.partition(".")[0] not in sections}
+
+
+def _value(row: Mapping[str, Any], key: str) -> Hashable:
+    """The value of a key of the configuration; None where there is no such key, a tuple for a list."""
+    value = json.loads(row["config"].get(key, "null"))
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _folders_without_config(runs_dir: Path) -> list[Path]:

@@ -17,7 +17,7 @@ PLANTED = {
     "muon": {"sync": 4.4, "async": 4.5, "async_ef": 4.425},
 }
 DELAY_AND_CORRECTION = {"sync": ("sync", "none"), "async": ("one_step", "none"), "async_ef": ("one_step", "ef")}
-STALENESS = {"sync": 0, "one_step": 1, "constant": 2}
+STALENESS = {"sync": 0, "one_step": 1, "constant": 2, "pipedream": 3}  # PipeDream's with four stages
 
 PlantRun = Callable[..., Path]  # the fixture `plant`
 
@@ -33,8 +33,9 @@ def plant_run(
     folder: str | None = None,
     summary: dict[str, Any] | None = None,
     config: dict[str, Any] | None = None,
+    sweep: str = "planted",
 ) -> Path:
-    """Write one finished run folder below ``runs_dir`` and return it.
+    """Write one finished run folder of ``sweep`` below ``runs_dir`` and return it.
 
     summary and config override entries: of summary.json by key, of config.yaml by dotted key.
     """
@@ -51,7 +52,7 @@ def plant_run(
             "trainer": {"num_steps": 400, "batch_size": 16},
             "seed": seed,
             "runs_dir": str(runs_dir),
-            "sweep_name": "planted",
+            "sweep_name": sweep,
         }
     )
     for key, value in (config or {}).items():
@@ -72,7 +73,7 @@ def plant_run(
         "staleness_updates": STALENESS[delay],
         "duration_s": 30.0,
         "commit": "0123abc",
-        "sweep_name": "planted",
+        "sweep_name": sweep,
     } | (summary or {})
     name = folder or f"tiny-{optimizer}-{delay}-{correction}-seed{seed}-{values['config_hash']}"
     path = runs_dir / name

@@ -11,7 +11,7 @@ import pytest
 from planted import PlantRun, plant_run
 
 from asyncpp.errors import ConfigError
-from runs import condition, load_runs
+from runs import AXES, condition, load_runs
 
 
 def reasons(runs_dir: Path) -> dict[str, str]:
@@ -43,6 +43,11 @@ def test_planted_runs_become_one_row_each(planted_demo: Path) -> None:
 )
 def test_condition(staleness_updates: float, correction: str, expected: str) -> None:
     assert condition(staleness_updates, correction) == expected
+
+
+@pytest.mark.parametrize(("staleness_updates", "expected"), [(0, "sync"), (1, "pipedream_ef"), (7, "pipedream_ef")])
+def test_a_delay_that_varies_goes_by_its_name(staleness_updates: float, expected: str) -> None:
+    assert condition(staleness_updates, "ef", "pipedream") == expected
 
 
 @pytest.mark.parametrize(
@@ -155,6 +160,43 @@ def test_an_optimizer_and_a_correction_keep_their_settings(
     runs_dir = plant(folder="b", delay="one_step", correction=correction, seed=1, config=config).parent
     with pytest.raises(ConfigError, match=message):
         load_runs(runs_dir)
+
+
+def test_a_key_that_is_an_axis_may_differ_and_is_a_column(plant: PlantRun) -> None:
+    for betas in ([0.9, 0.95], [0.98, 0.95]):
+        runs_dir = plant(config={"optimizer.betas": betas}).parent
+    with pytest.raises(ConfigError, match=r"optimizer\.betas"):
+        load_runs(runs_dir)
+    frame = load_runs(runs_dir, (*AXES, "optimizer.betas", "optimizer.momentum")).frame
+    assert sorted(frame["optimizer.betas"]) == [(0.9, 0.95), (0.98, 0.95)]
+    assert list(frame["optimizer.momentum"]) == [None, None]
+    with pytest.raises(ConfigError, match=r"optimizer\.betas"):
+        load_runs(runs_dir, (*AXES, "optimizer.lr"))
+
+
+def test_a_section_that_is_an_axis_may_differ(plant: PlantRun) -> None:
+    plant()
+    other = {"model.num_layers": 8, "model.name": "larger"}
+    runs_dir = plant(summary={"model": "larger"}, config=other).parent
+    with pytest.raises(ConfigError, match=r"model\.num_layers "):
+        load_runs(runs_dir)
+    assert sorted(load_runs(runs_dir, (*AXES, "model")).frame["model"]) == ["larger", "tiny"]
+
+
+def test_one_run_a_value_of_an_axis(plant: PlantRun) -> None:
+    for num_stages in (2, 4):
+        for delay in ("one_step", "pipedream"):
+            plant(delay=delay, config={"pipeline.num_stages": num_stages}, summary={"staleness_updates": 1})
+    runs_dir = plant(correction="ef", config={"pipeline.num_stages": 2}).parent
+    loaded = load_runs(runs_dir, (*AXES, "pipeline.num_stages"))
+    assert loaded.passed_over == []
+    assert sorted(zip(loaded.frame["condition"], loaded.frame["pipeline.num_stages"], strict=True)) == [
+        ("async", 2),
+        ("async", 4),
+        ("pipedream", 2),
+        ("pipedream", 4),
+        ("sync", 2),
+    ]
 
 
 def test_optimizers_may_differ_from_each_other(plant: PlantRun) -> None:

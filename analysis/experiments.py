@@ -1,0 +1,134 @@
+"""Which sweeps a table, figure or claim is made of, and in what the runs of each may differ.
+
+A run says in its summary which sweep it belongs to. So ``runs=runs`` finds every experiment below one folder, and
+``runs=runs/demo`` the one that is there. Runs are compared within a scale, which goes by the name of the model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from asyncpp.errors import require
+from runs import AXES, PassedOver, comparable, read_runs
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """sweeps: whose runs are taken together. axes: what they may differ in, as for runs.comparable.
+
+    makes: what a reader gets from it, in words.
+    """
+
+    makes: str
+    sweeps: tuple[str, ...]
+    axes: tuple[str, ...] = AXES
+
+    def command(self, seeds: Sequence[int] | None = None) -> str:
+        """What makes its runs, or more of them."""
+        chosen = f" seeds=[{','.join(str(seed) for seed in seeds)}]" if seeds else ""
+        return " && ".join(f"python -m asyncpp.sweep run {sweep}{chosen}" for sweep in self.sweeps)
+
+
+EXPERIMENTS = {
+    "optimizers": Experiment("Tables 1 and 2", ("table1_optimizers", "table2_error_feedback")),
+    "moe": Experiment("Table 3", ("table3_moe",)),
+    "downstream": Experiment("Table 4", ("table4_downstream",)),
+    "momentum": Experiment(
+        "Figure 4 (momentum)", ("figure4_momentum",), (*AXES, "optimizer.betas", "optimizer.momentum")
+    ),
+    "depth": Experiment("Figure 6 (depth)", ("figure6_pipedream",), (*AXES, "pipeline.num_stages")),
+    "learning_rate": Experiment(
+        "learning rates (Appendix A)", ("appendix_a_learning_rate",), (*AXES, "optimizer.lr", "optimizer.adamw.lr")
+    ),
+    "batch_size": Experiment(
+        "batch sizes (Appendix A)",
+        ("appendix_a_batch_size",),
+        (*AXES, "trainer.batch_size", "trainer.num_steps", "trainer.num_micro_batches"),
+    ),
+    "moments": Experiment("AdamW's moments", ("moments",), (*AXES, "optimizer.delayed_moment")),
+}
+
+# What stands for Tables 1 and 2 where their own sweeps have no runs, and no table otherwise.
+DEMO = "demo"
+
+
+@dataclass(frozen=True)
+class Experiments:
+    """frames: by experiment and scale (a model's name), as runs.load_runs makes them. An experiment without runs has
+    no scales. passed_over: folders that count nowhere, and why."""
+
+    runs_dir: Path
+    frames: dict[str, dict[str, pd.DataFrame]]
+    passed_over: list[PassedOver]
+
+    def frame(self, experiment: str, scale: str | None = None) -> pd.DataFrame | None:
+        """The runs of ``experiment`` at ``scale``, or at its only one; None where there are none.
+
+        Raises ConfigError where there are several scales and none is chosen.
+        """
+        frames = self.frames[experiment]
+        if scale is not None:
+            return frames.get(scale)
+        several = f"expected scale=<one of {', '.join(frames)}>: there are runs of each"
+        require(len(frames) <= 1, "runs", self.runs_dir, several)
+        return next(iter(frames.values()), None)
+
+
+def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
+    """Every experiment that has usable runs below ``runs_dir``.
+
+    scale: leave out all runs of other models. A sweep that is in no experiment stands for Tables 1 and 2 where it is
+    the only one that is there; of several, ``demo`` does.
+    Raises ConfigError where there is no usable run of any experiment or of ``scale``, and where the runs of one
+    experiment differ in more than its axes.
+    """
+    read = read_runs(runs_dir)
+    rows = [row for row in read.rows if scale in (None, row["model"])]
+    models = ", ".join(sorted({row["model"] for row in read.rows}))
+    require(bool(rows), "scale", scale, f"expected one of {models}, of which there are finished runs")
+    sweeps_of = _sweeps(rows)
+    frames: dict[str, dict[str, pd.DataFrame]] = {}
+    passed_over = [*read.passed_over, *_of_no_experiment(runs_dir, rows, sweeps_of)]
+    for name, experiment in EXPERIMENTS.items():
+        frames[name] = {}
+        own = [row for row in rows if row["sweep_name"] in sweeps_of[name]]
+        for model in dict.fromkeys(row["model"] for row in own):
+            loaded = comparable(runs_dir, [row for row in own if row["model"] == model], experiment.axes)
+            frames[name][model] = loaded.frame
+            passed_over += loaded.passed_over
+    found = ", ".join(sorted({row["sweep_name"] for row in rows}))
+    known = ", ".join(sweep for experiment in EXPERIMENTS.values() for sweep in experiment.sweeps)
+    accepted = f"expected runs of one of the sweeps {known}, or of one sweep alone; found {found}"
+    require(any(frames.values()), "runs", runs_dir, accepted)
+    return Experiments(runs_dir, frames, sorted(passed_over, key=lambda entry: entry.folder))
+
+
+def _sweeps(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """The sweeps that each experiment takes its runs from, here."""
+    sweeps_of = {name: experiment.sweeps for name, experiment in EXPERIMENTS.items()}
+    there = {row["sweep_name"] for row in rows}
+    if not there & set(sweeps_of["optimizers"]):
+        known = {sweep for sweeps in sweeps_of.values() for sweep in sweeps}
+        if DEMO in there:
+            sweeps_of["optimizers"] = (DEMO,)
+        elif len(there) == 1 and not there & known:
+            sweeps_of["optimizers"] = tuple(there)
+    return sweeps_of
+
+
+def _of_no_experiment(
+    runs_dir: Path, rows: Sequence[dict[str, Any]], sweeps_of: dict[str, tuple[str, ...]]
+) -> list[PassedOver]:
+    """An entry for each sweep that is taken for nothing, not one for each of its runs."""
+    taken = {sweep for sweeps in sweeps_of.values() for sweep in sweeps}
+    counts = Counter((row["sweep_name"], row["folder"].parent) for row in rows if row["sweep_name"] not in taken)
+    return [
+        PassedOver(folder, f"{count} runs of the sweep {sweep}, which no table, figure or claim is made of")
+        for (sweep, folder), count in counts.items()
+    ]

@@ -1,0 +1,96 @@
+"""Which sweeps become which experiment, by scale, and what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from planted import PlantRun
+
+from asyncpp.errors import ConfigError
+from experiments import EXPERIMENTS, load_experiments
+from runs import AXES
+
+
+def test_no_sweep_belongs_to_two_experiments() -> None:
+    sweeps = [sweep for experiment in EXPERIMENTS.values() for sweep in experiment.sweeps]
+    assert len(sweeps) == len(set(sweeps))
+    assert all(set(AXES) <= set(experiment.axes) for experiment in EXPERIMENTS.values())
+
+
+def test_sweeps_below_one_root_are_told_apart(plant: PlantRun) -> None:
+    plant(sweep="table1_optimizers")
+    plant(sweep="figure4_momentum", folder="a", config={"optimizer.betas": [0.8, 0.95]})
+    root = plant(sweep="figure4_momentum", folder="b", config={"optimizer.betas": [0.98, 0.95]}).parent
+    experiments = load_experiments(root)
+    assert {name: list(frames) for name, frames in experiments.frames.items() if frames} == {
+        "optimizers": ["tiny"],
+        "momentum": ["tiny"],
+    }
+    assert sorted(experiments.frame("momentum")["optimizer.betas"]) == [(0.8, 0.95), (0.98, 0.95)]
+    assert experiments.frame("moe") is None
+    assert experiments.passed_over == []
+
+
+def test_two_sweeps_of_one_experiment_count_a_shared_run_once(plant: PlantRun) -> None:
+    first = plant(sweep="table1_optimizers", folder="table1/sync")
+    plant(sweep="table2_error_feedback", folder="table2/sync")
+    plant(sweep="table2_error_feedback", folder="table2/ef", delay="one_step", correction="ef")
+    experiments = load_experiments(first.parents[1])
+    assert sorted(experiments.frame("optimizers")["condition"]) == ["async_ef", "sync"]
+    (repeated,) = experiments.passed_over
+    assert repeated.reason == "sync of adamw, seed 0 is counted once, from sync"
+
+
+def test_scales_are_frames_of_their_own(plant: PlantRun) -> None:
+    plant(sweep="table1_optimizers")
+    larger = {"model.name": "360m", "model.num_layers": 32, "trainer.num_steps": 27605}
+    root = plant(sweep="table1_optimizers", summary={"model": "360m"}, config=larger).parent
+    experiments = load_experiments(root)
+    assert sorted(experiments.frames["optimizers"]) == ["360m", "tiny"]
+    assert list(experiments.frame("optimizers", "360m")["model"]) == ["360m"]
+    with pytest.raises(ConfigError, match="expected scale=<one of "):
+        experiments.frame("optimizers")
+    assert list(load_experiments(root, scale="tiny").frames["optimizers"]) == ["tiny"]
+    with pytest.raises(ConfigError, match=r"^scale=10b: expected one of 360m, tiny"):
+        load_experiments(root, scale="10b")
+
+
+def test_one_sweep_of_ones_own_stands_for_tables_1_and_2(planted_demo: Path) -> None:
+    experiments = load_experiments(planted_demo)
+    assert len(experiments.frame("optimizers")) == 18
+
+
+def test_of_several_other_sweeps_the_demo_does(plant: PlantRun) -> None:
+    plant(sweep="default", folder="default/a")
+    plant(sweep="default", folder="default/b", seed=1)
+    root = plant(sweep="demo", folder="demo/a").parents[1]
+    experiments = load_experiments(root)
+    assert len(experiments.frame("optimizers")) == 1
+    (left_out,) = experiments.passed_over
+    assert left_out.folder == root / "default"
+    assert left_out.reason == "2 runs of the sweep default, which no table, figure or claim is made of"
+
+
+def test_the_demo_is_left_out_where_the_tables_own_runs_are(plant: PlantRun) -> None:
+    plant(sweep="table1_optimizers", folder="table1_optimizers/a")
+    root = plant(sweep="demo", folder="demo/a", seed=1).parents[1]
+    assert list(load_experiments(root).frame("optimizers")["seed"]) == [0]
+
+
+def test_nothing_that_is_known_is_refused(plant: PlantRun) -> None:
+    plant(sweep="one")
+    root = plant(sweep="two", seed=1).parent
+    with pytest.raises(ConfigError, match=r"expected runs of one of the sweeps table1_optimizers.*found one, two"):
+        load_experiments(root)
+
+
+def test_runs_that_differ_in_more_than_the_axes_of_their_experiment_are_refused(plant: PlantRun) -> None:
+    plant(sweep="figure4_momentum", config={"optimizer.betas": [0.8, 0.95]})
+    root = plant(sweep="figure4_momentum", config={"optimizer.betas": [0.9, 0.95], "trainer.num_steps": 800}).parent
+    with pytest.raises(ConfigError, match=r"in trainer\.num_steps "):
+        load_experiments(root)
+
+
+def test_a_command_makes_more_runs() -> None:
+    assert EXPERIMENTS["moe"].command([0, 1, 2]) == "python -m asyncpp.sweep run table3_moe seeds=[0,1,2]"
