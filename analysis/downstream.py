@@ -1,6 +1,6 @@
 """Table 4: accuracies of the conditions on each benchmark, and whether error feedback differs from sync, item by item.
 
-What eval/run.py left beside the runs is read: <run>/eval/<checkpoint>-x.json, of which the last checkpoint counts.
+What eval/run.py left beside the runs is read: <run>/eval/step-<num_steps>-x.json, the scores of the last checkpoint.
 """
 
 from __future__ import annotations
@@ -63,8 +63,11 @@ class Row:
 
 def make_rows(frame: pd.DataFrame) -> list[Row]:
     """A row for each optimizer and benchmark that runs of ``frame`` (runs.load_runs) were scored on."""
-    cells = zip(*(frame[name] for name in ("optimizer", "condition", "seed", "folder")), strict=True)
-    scored = [(optimizer, (condition, seed), scores_of(folder)) for optimizer, condition, seed, folder in cells]
+    cells = zip(*(frame[name] for name in ("optimizer", "condition", "seed", "folder", "num_steps")), strict=True)
+    scored = [
+        (optimizer, (condition, seed), scores_of(folder, int(num_steps)))
+        for optimizer, condition, seed, folder, num_steps in cells
+    ]
     rows = []
     for optimizer in in_order(name for name, _, _ in scored):
         for task, (_, metric) in BENCHMARKS.items():
@@ -74,15 +77,15 @@ def make_rows(frame: pd.DataFrame) -> list[Row]:
     return rows
 
 
-def scores_of(run: Path) -> dict[str, dict[str, Any]]:
-    """The entry of each task in the run's last file of scores at x; of several settings the one with most items."""
-    files = sorted((run / "eval").glob("step-*-x.json"))
-    if not files:
+def scores_of(run: Path, num_steps: int) -> dict[str, dict[str, Any]]:
+    """The entry of each task in the scores after ``num_steps`` at x; of several settings the one with most items."""
+    file = run / "eval" / f"step-{num_steps:08d}-x.json"
+    if not file.exists():
         return {}
     try:
-        entries = json.loads(files[-1].read_text())["results"]
+        entries = json.loads(file.read_text())["results"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise ConfigError("runs", run, f"{files[-1]} holds no scores; remove it") from None
+        raise ConfigError("runs", run, f"{file} holds no scores; remove it") from None
     return {entry["task"]: entry for entry in sorted(entries, key=lambda entry: entry["n"])}
 
 
@@ -94,7 +97,7 @@ def _row(optimizer: str, task: str, metric: str, entries: Mapping[tuple[str, int
             key = differing[0]
             accepted = f"expected scores of {task} with one {key} for all, not {first[key]} and {other[key]}"
             raise ConfigError("runs", optimizer, accepted)
-    marks = {cell: np.array([int(mark) for mark in entry["correct"][metric]]) for cell, entry in entries.items()}
+    marks = {cell: marks_of(entry, metric) for cell, entry in entries.items()}
     accuracies = {
         name: float(np.mean(own)) if (own := [m for (condition, _), m in marks.items() if condition == name]) else None
         for name in CONDITIONS
@@ -102,6 +105,12 @@ def _row(optimizer: str, task: str, metric: str, entries: Mapping[tuple[str, int
     seeds = [seed for condition, seed in marks if condition == "sync" and ("async_ef", seed) in marks]
     paired = [(marks["sync", seed], marks["async_ef", seed]) for seed in seeds]
     return Row(optimizer, task, metric, len(next(iter(marks.values()))), accuracies, difference(paired))
+
+
+def marks_of(entry: Mapping[str, Any], metric: str) -> np.ndarray:
+    """(items,) of 0 and 1: which were answered correctly."""
+    packed = np.frombuffer(bytes.fromhex(entry["correct"][metric]), np.uint8)
+    return np.unpackbits(packed, count=entry["n"]).astype(np.int64)
 
 
 def difference(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Difference | None:

@@ -72,8 +72,7 @@ def exported(folder: Path, options: Options) -> Path:
 
 
 def requests_of(tasks: Tasks, task: str, num_items: int) -> list[Any]:
-    (loaded,) = tasks.load(task)
-    loaded.set_config("num_fewshot", 0)
+    (loaded,) = tasks.load(task)["tasks"].values()
     loaded.build_all_requests(limit=num_items)
     return loaded.instances
 

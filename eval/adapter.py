@@ -6,7 +6,7 @@ computes each choice of an item anew. TemplateLM leaves three methods and a toke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -46,6 +46,11 @@ class AsyncppLM(TemplateLM):
         self.scorer = Scorer(evaluated.model, evaluated.vocab_size, self.max_length, batch_size)
         # The choices of an item bring the same context one after the other.
         self._encode = lru_cache(maxsize=4)(lambda text: self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def longest(self, texts: Iterable[str]) -> int:
+        """Tokens of the longest of ``texts``; 0 of none."""
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return max((len(encoding) for encoding in encoded), default=0)
 
     @property
     def eot_token_id(self) -> int:

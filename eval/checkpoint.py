@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import glob
-import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncpp.errors import ConfigError, require
 from asyncpp.export import final_weights, located, open_checkpoint, require_tokens_of, tokenizer_of
-from asyncpp.records import CONFIG_FILE
 from asyncpp.saved_config import read_config
-from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, step_folders, step_of
+from eval.search import HF_CONFIG_FILE
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -21,20 +19,21 @@ if TYPE_CHECKING:
     from asyncpp.model.config import LlamaConfig
     from asyncpp.model.llama import Stage
 
-HF_CONFIG_FILE = "config.json"
-
 
 @dataclass(frozen=True)
 class Evaluated:
     """A model with its weights and tokenizer.
 
-    folder: whose results are kept beside it. name: of its checkpoint there.
+    folder: whose results are kept beside it. name: of its checkpoint there. step: updates done; None if exported.
+    weights_digest: of the weights as they were read.
     prefix_token: what stands before a text without context, the token between training documents.
     max_length: what the model was trained on, tokens.
     """
 
     folder: Path
     name: str
+    step: int | None
+    weights_digest: str
     model: Stage
     vocab_size: int
     tokenizer: Tokenizer
@@ -42,48 +41,22 @@ class Evaluated:
     max_length: int
 
 
-def find(patterns: list[str]) -> list[Path]:
-    """The folders that ``ckpt`` names: paths, or globs, of which what is no checkpoint is passed over with a warning.
-
-    Raises ConfigError for a path that is no run, checkpoint or exported model, and a glob that leaves nothing.
-    """
-    found: dict[Path, None] = {}
-    for pattern in patterns:
-        if not glob.has_magic(pattern) or Path(pattern).exists():
-            require(_is_model(Path(pattern)), "ckpt", pattern, _accepted(Path(pattern)))
-            found[Path(pattern)] = None
-            continue
-        matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207, may be absolute
-        matches = [match for match in matches if match.is_dir()]
-        models = [match for match in matches if _is_model(match)]
-        require(bool(models), "ckpt", pattern, f"matches {len(matches)} folders, but no run, checkpoint or model")
-        for match in matches:
-            if match not in models:
-                print(f"warning: passing over {match}: {_accepted(match)}", file=sys.stderr)
-        found |= dict.fromkeys(models)
-    return list(found)
-
-
 def load(ckpt: Path, reading: str, tokenizer: str | None, dtype: str, device: str) -> Evaluated:
-    """The model that ``ckpt`` names, one of those that ``find`` gives. Raises ConfigError."""
+    """The model that ``ckpt`` names, one of those that eval.search gives. Raises ConfigError, CheckpointDamaged."""
     if (ckpt / HF_CONFIG_FILE).is_file():
         return _from_transformers(ckpt, reading, tokenizer, dtype, device)
     run_folder, step = located(ckpt)
     config = read_config("ckpt", run_folder)
     tokenizer_file = tokenizer_of(config.data, tokenizer)
-
-    from asyncpp.trainer.checkpoint.manifest import CheckpointDamaged
-
-    try:
-        checkpoint = open_checkpoint(run_folder, step)
-        if tokenizer is None:
-            require_tokens_of(config, checkpoint)
-        weights = final_weights(config, checkpoint, reading)
-    except CheckpointDamaged as damage:
-        raise ConfigError("ckpt", ckpt, f"expected a whole checkpoint: {damage}") from None
+    checkpoint = open_checkpoint(run_folder, step)
+    if tokenizer is None:
+        require_tokens_of(config, checkpoint)
+    weights = final_weights(config, checkpoint, reading)
     return Evaluated(
         folder=run_folder,
         name=f"step-{checkpoint.info.step:08d}",
+        step=checkpoint.info.step,
+        weights_digest=_digest(weights),
         model=_built(config.model, weights, dtype, device),
         vocab_size=config.model.vocab_size,
         tokenizer=_read_tokenizer(tokenizer_file.path, config.data.vocab_size),
@@ -101,7 +74,7 @@ def _from_transformers(ckpt: Path, reading: str, tokenizer: str | None, dtype: s
     config = read_model_config("ckpt", ckpt)
     infos = parameter_infos(config)
     try:
-        weights = read_weights(ckpt, config, infos)
+        weights = dict(zip([info.name for info in infos], read_weights(ckpt, config, infos), strict=True))
     except ConfigError as error:
         raise ConfigError("ckpt", ckpt, error.accepted) from None
     described = read_hf_config("ckpt", ckpt)
@@ -112,7 +85,9 @@ def _from_transformers(ckpt: Path, reading: str, tokenizer: str | None, dtype: s
     return Evaluated(
         folder=ckpt,
         name="model",
-        model=_built(config, {info.name: w for info, w in zip(infos, weights, strict=True)}, dtype, device),
+        step=None,
+        weights_digest=_digest(weights),
+        model=_built(config, weights, dtype, device),
         vocab_size=config.vocab_size,
         tokenizer=_read_tokenizer(file, config.vocab_size),
         prefix_token=described["bos_token_id"],
@@ -120,7 +95,20 @@ def _from_transformers(ckpt: Path, reading: str, tokenizer: str | None, dtype: s
     )
 
 
-def _built(config: LlamaConfig, weights: dict[str, Tensor], dtype: str, device: str) -> Stage:
+def _digest(weights: Mapping[str, Tensor]) -> str:
+    """Of names and values: scores are of these weights, whatever their folder is called."""
+    import xxhash
+
+    from asyncpp.trainer.checkpoint.tensor_file import bytes_of
+
+    digest = xxhash.xxh3_128()
+    for name, weight in weights.items():
+        digest.update(name.encode())
+        digest.update(bytes_of(weight))
+    return digest.hexdigest()
+
+
+def _built(config: LlamaConfig, weights: Mapping[str, Tensor], dtype: str, device: str) -> Stage:
     import torch
 
     from asyncpp.model.layout import tied_aliases
@@ -145,21 +133,3 @@ def _read_tokenizer(file: Path, vocab_size: int) -> Tokenizer:
     accepted = f"expected the model's own, of at most {vocab_size} entries, not one of {size}"
     require(size <= vocab_size, "tokenizer", file.parent, accepted)
     return tokenizer
-
-
-def _is_model(folder: Path) -> bool:
-    if not folder.is_dir():
-        return False
-    if (folder / HF_CONFIG_FILE).is_file():
-        return True
-    if step_of(folder.resolve()) is not None:
-        return (folder.resolve().parents[1] / CONFIG_FILE).is_file()
-    return (folder / CONFIG_FILE).is_file() and bool(step_folders(folder / CHECKPOINTS_FOLDER))
-
-
-def _accepted(folder: Path) -> str:
-    if not folder.exists():
-        return "there is no such folder"
-    if (folder / CONFIG_FILE).is_file():
-        return f"expected a run with a checkpoint in {CHECKPOINTS_FOLDER}/"
-    return f"expected a run's folder, one of its checkpoints, or an exported model with a {HF_CONFIG_FILE}"

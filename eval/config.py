@@ -14,6 +14,8 @@ from asyncpp.export import READINGS
 
 DTYPES = ("float64", "float32", "bfloat16")
 AUTO = "auto"
+NEWEST, ALL, WATCH = "newest", "all", "watch"
+CHECKPOINTS = (NEWEST, ALL, WATCH)
 
 
 @dataclass
@@ -26,6 +28,7 @@ class EvalConfig:
     """The keys of conf/eval.yaml, which says what they mean."""
 
     ckpt: Any = MISSING
+    checkpoints: str = MISSING
     tasks: Any = MISSING
     num_fewshot: int | None = MISSING
     limit: int | None = MISSING
@@ -49,6 +52,8 @@ class EvalConfig:
         is_size = size == AUTO or (type(size) is int and size >= 1)
         require(is_size, "batch_size", size, f"expected 1 or more, or {AUTO}")
         require(self.weights in READINGS, "weights", self.weights, f"expected one of {', '.join(READINGS)}")
+        which = self.checkpoints
+        require(which in CHECKPOINTS, "checkpoints", which, f"expected one of {', '.join(CHECKPOINTS)}")
         require(self.dtype in DTYPES, "dtype", self.dtype, f"expected one of {', '.join(DTYPES)}")
         for key in ("ckpt", "tasks"):
             values = getattr(self, key)

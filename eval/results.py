@@ -2,13 +2,18 @@
 
 <run folder>/eval/step-00000400-x.json
     checkpoint, weights
+    weights_digest  of the weights' values: scores of others that had the same name are left behind
     results     a list, one entry a task and setting:
         task, num_fewshot, limit, max_length, dtype, tokenizer
         n               items
         metrics         {acc: {value, stderr}, ...}; stderr is null where lm-eval gives none
-        correct         {acc: "0110...", ...}: of every item, in order, whether it was answered correctly
+        correct         {acc: "6f1...", ...}: of every item, in order, whether it was answered correctly: bits, the
+                        first item in the highest of a byte, as hexadecimal digits
         items_sha256    of the items themselves, so that none but equal ones are ever paired
         versions        of the task's definition, lm-eval, torch and our commit
+<run folder>/eval/scores.jsonl
+    a row a task that was scored, in the order of scoring: step, weights, num_fewshot, limit,
+    eval/<task>/<metric>, eval/<task>/<metric>_stderr
 """
 
 from __future__ import annotations
@@ -16,29 +21,45 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import metadata
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from asyncpp.errors import ConfigError
-from asyncpp.records import commit, write_json
+from asyncpp.records import commit, write_json, write_metrics_row
+
+if TYPE_CHECKING:
+    from eval.checkpoint import Evaluated
 
 FOLDER = "eval"
+SCORES_FILE = "scores.jsonl"
 
 
 class Results:
     """The file of one checkpoint, read at weights ``reading``. Raises ConfigError where something else is there."""
 
-    def __init__(self, folder: Path, checkpoint: str, reading: str) -> None:
-        self.path = folder / FOLDER / f"{checkpoint}-{reading}.json"
-        self.checkpoint = checkpoint
+    def __init__(self, evaluated: Evaluated, reading: str) -> None:
+        self.path = evaluated.folder / FOLDER / f"{evaluated.name}-{reading}.json"
+        self.step = evaluated.step
         self.reading = reading
+        self._identity = {
+            "checkpoint": evaluated.name,
+            "weights": reading,
+            "weights_digest": evaluated.weights_digest,
+        }
         self.entries: list[dict[str, Any]] = []
         if self.path.exists():
             try:
-                self.entries = json.loads(self.path.read_text())["results"]
+                kept = json.loads(self.path.read_text())
+                self.entries = kept["results"] if kept["weights_digest"] == evaluated.weights_digest else []
             except (OSError, ValueError, KeyError, TypeError):
-                raise ConfigError("ckpt", folder, f"{self.path} holds no results; remove it") from None
+                raise ConfigError("ckpt", evaluated.folder, f"{self.path} holds no results; remove it") from None
+
+    @property
+    def title(self) -> str:
+        return f"{self.path.parents[1].name}, {self._identity['checkpoint']}, read at {self.reading}"
 
     def find(self, task: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """The entry of ``task`` with exactly these settings, or None."""
@@ -46,10 +67,13 @@ class Results:
         return next((e for e in self.entries if wanted.items() <= e.items()), None)
 
     def add(self, entry: dict[str, Any], settings: Mapping[str, Any]) -> None:
-        """Put ``entry`` in the place of an earlier one of its task and settings, and write the file."""
+        """Put ``entry`` in the place of an earlier one of its task and settings, and write the file; log its scores."""
         self.entries = [e for e in self.entries if e is not self.find(entry["task"], settings)] + [entry]
         self.path.parent.mkdir(exist_ok=True)
-        write_json(self.path, {"checkpoint": self.checkpoint, "weights": self.reading, "results": self.entries})
+        write_json(self.path, {**self._identity, "results": self.entries})
+        if self.step is not None:
+            with (self.path.parent / SCORES_FILE).open("a") as file:
+                write_metrics_row(file, {"step": self.step, "weights": self.reading, **_row(entry)})
 
 
 def entry_of(task: str, settings: Mapping[str, Any], evaluated: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,16 +81,28 @@ def entry_of(task: str, settings: Mapping[str, Any], evaluated: Mapping[str, Any
     samples = [sample for name in evaluated["samples"] for sample in _in_order(evaluated["samples"][name])]
     scores = dict(_metrics(evaluated["results"][task]))
     items = hashlib.sha256("".join(sample["doc_hash"] for sample in samples).encode()).hexdigest()
-    versions = {name: metadata.version(name) for name in ("lm-eval", "torch")}
     return {
         "task": task,
         **settings,
         "n": len(samples),
         "metrics": scores,
-        "correct": {name: marks for name in scores if (marks := _marks(samples, name)) is not None},
+        "correct": {name: marks for name in scores if (marks := packed_marks(samples, name)) is not None},
         "items_sha256": items,
-        "versions": {"task": evaluated["versions"].get(task), **versions, "commit": commit()},
+        "versions": {"task": evaluated["versions"].get(task), **_versions()},
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in ("lm-eval", "torch")} | {"commit": commit()}
+
+
+def _row(entry: Mapping[str, Any]) -> dict[str, Any]:
+    row = {key: entry[key] for key in ("num_fewshot", "limit")}
+    for metric, score in entry["metrics"].items():
+        name = f"eval/{entry['task']}/{metric}"
+        row |= {name: score["value"], f"{name}_stderr": score["stderr"]}
+    return row
 
 
 def _in_order(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -84,7 +120,7 @@ def _metrics(scores: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield own, {"value": float(value), "stderr": stderr if isinstance(stderr, float) else None}
 
 
-def _marks(samples: list[dict[str, Any]], metric: str) -> str | None:
-    """0 or 1 for every item; None for a metric that is no such mark."""
+def packed_marks(samples: list[dict[str, Any]], metric: str) -> str | None:
+    """A bit for every item; None for a metric that is no such mark."""
     values = [sample.get(metric) for sample in samples]
-    return "".join("1" if value else "0" for value in values) if all(value in (0, 1) for value in values) else None
+    return np.packbits(np.array(values, bool)).tobytes().hex() if all(value in (0, 1) for value in values) else None

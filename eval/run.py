@@ -5,6 +5,8 @@
     python eval/run.py 'ckpt=runs/table1/*' tasks=[arc_easy,piqa] limit=100 weights=z
     python eval/run.py -m ckpt=runs/table1/<run> num_fewshot=0,5
 
+    python eval/run.py ckpt=runs/table1/<run> checkpoints=watch tasks=[arc_easy] limit=200      # while it trains
+
 ckpt is a run's folder (its newest valid checkpoint is scored), one of its checkpoints, or an exported model.
 Scores go to <run>/eval/, where analysis/make_tables.py finds them. What is scored there already is not scored again.
 conf/eval.yaml has every key. Exit codes: 0 done, 1 failed while running, 2 bad input, 75 interrupted (run again).
@@ -26,9 +28,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file fin
 
 from asyncpp.arguments import stop_on_signals
 from asyncpp.command import CONF, exit_code_of
-from asyncpp.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError
+from asyncpp.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, require
 from asyncpp.records import require_writable
-from eval.config import AUTO, EvalConfig, from_hydra
+from eval.config import ALL, AUTO, NEWEST, WATCH, EvalConfig, from_hydra
+from eval.search import find, follow
 
 if TYPE_CHECKING:
     from eval.adapter import AsyncppLM
@@ -61,15 +64,20 @@ def main() -> int:
 
 def run(config: EvalConfig) -> int:
     """Score every checkpoint on every task. Raises ConfigError."""
-    from eval.checkpoint import find
-
     data_root = Path(config.eval.data_root) if config.eval.data_root is not None else None
     if data_root is not None:  # read when these libraries are imported; without, each look-up takes its time-out
         os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    checkpoints = find(config.ckpt)
+    found = None if config.checkpoints == WATCH else find(config.ckpt, every=config.checkpoints == ALL)
     tasks = _prepared(config, data_root)
-    files = [_score(config, ckpt, tasks) for ckpt in checkpoints]
-    _report(config, files)
+    documents = []
+    for ckpt in follow(config.ckpt) if found is None else found:
+        scored = _score(config, ckpt, tasks)
+        if scored is not None:
+            documents.append({"file": str(scored[0].path), "results": scored[1]})
+            if not config.json:
+                _show(*scored)
+    if config.json:
+        print(json.dumps(documents, indent=1))
     return EXIT_DONE
 
 
@@ -90,64 +98,59 @@ def _prepared(config: EvalConfig, data_root: Path | None) -> Tasks:
         ) from None
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    return Tasks(config.tasks, data_root)
+    return Tasks(config.tasks, data_root, config.num_fewshot)
 
 
-def _score(config: EvalConfig, ckpt: Path, tasks: Tasks) -> tuple[Results, list[dict[str, Any]]]:
-    """The results of one checkpoint, and its entries that were asked for."""
+def _score(config: EvalConfig, ckpt: Path, tasks: Tasks) -> tuple[Results, list[dict[str, Any]]] | None:
+    """The results of one checkpoint, and its entries that were asked for; None for one of many that is passed over."""
+    from asyncpp.trainer.checkpoint.manifest import CheckpointDamaged
     from eval.adapter import AsyncppLM
     from eval.checkpoint import load
     from eval.results import FOLDER, Results, entry_of
 
-    evaluated = load(ckpt, config.weights, config.tokenizer, config.dtype, config.device)
+    try:
+        evaluated = load(ckpt, config.weights, config.tokenizer, config.dtype, config.device)
+    except CheckpointDamaged as damage:  # or its run has just removed it
+        if config.checkpoints == NEWEST:
+            raise ConfigError("ckpt", ckpt, f"expected a whole checkpoint: {damage}") from None
+        print(f"warning: passing over {ckpt}: {damage}", file=sys.stderr)
+        return None
     require_writable(evaluated.folder / FOLDER, "ckpt", str(ckpt))
     lm = AsyncppLM(evaluated, config.max_length, None if config.batch_size == AUTO else config.batch_size)
     settings = config.settings | {"max_length": lm.max_length}
-    results = Results(evaluated.folder, evaluated.name, config.weights)
-    for task in config.tasks:
-        if not config.again and results.find(task, settings):
-            continue
-        print(f"{_title(results)}: {task}", file=sys.stderr)
-        scored = _evaluate(config, lm, tasks, task)
-        results.add(entry_of(task, settings, scored), settings)
+    results = Results(evaluated, config.weights)
+    unscored = [task for task in config.tasks if config.again or not results.find(task, settings)]
+    _require_room(config, lm, tasks, unscored)
+    for task in unscored:
+        print(f"{results.title}: {task}", file=sys.stderr)
+        results.add(entry_of(task, settings, tasks.evaluate(lm, task, config.limit)), settings)
     return results, [entry for task in config.tasks if (entry := results.find(task, settings))]
 
 
-def _evaluate(config: EvalConfig, lm: AsyncppLM, tasks: Tasks, task: str) -> Any:
-    """What lm-eval has to say of one task, group or tag."""
-    from lm_eval.evaluator import simple_evaluate
+def _require_room(config: EvalConfig, lm: AsyncppLM, tasks: Tasks, names: list[str]) -> None:
+    """Raise ConfigError, before the first of them is scored, where a task has a continuation that the model can't see.
 
-    return simple_evaluate(
-        model=lm,
-        tasks=tasks.load(task),
-        num_fewshot=config.num_fewshot,
-        limit=config.limit,
-        task_manager=tasks.manager,
-        bootstrap_iters=1000,  # of metrics that are no means; accuracies have a formula
-    )
+    A tokenizer that joins it with its context may need a token more: the scorer refuses that, too.
+    """
+    lengths = {name: lm.longest(tasks.continuations(name, config.limit)) for name in names}
+    name = max(lengths, key=lambda name: lengths[name], default="")
+    longest = lengths.get(name, 0)
+    accepted = f"expected {longest} or more: a continuation of {name} has {longest} tokens"
+    require(lm.max_length >= longest, "max_length", lm.max_length, accepted)
 
 
-def _title(results: Results) -> str:
-    return f"{results.path.parents[1].name}, {results.checkpoint}, read at {results.reading}"
-
-
-def _report(config: EvalConfig, files: list[tuple[Results, list[dict[str, Any]]]]) -> None:
-    if config.json:
-        documents = [{"file": str(results.path), "results": entries} for results, entries in files]
-        print(json.dumps(documents, indent=1))
-        return
+def _show(results: Results, entries: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    for results, entries in files:
-        table = Table("task", "items", "shots", "metric", "score", title=_title(results), title_justify="left")
-        for entry in entries:
-            for metric, score in entry["metrics"].items():
-                value = f"{score['value']:.4f}" + (f" ±{score['stderr']:.4f}" if score["stderr"] is not None else "")
-                shots = "task's" if entry["num_fewshot"] is None else str(entry["num_fewshot"])
-                table.add_row(entry["task"], f"{entry['n']:,}", shots, metric, value)
-        Console().print(table)
-        print(f"kept in {results.path}")
+    table = Table("task", "items", "shots", "metric", "score", title=results.title, title_justify="left")
+    for entry in entries:
+        for metric, score in entry["metrics"].items():
+            value = f"{score['value']:.4f}" + (f" ±{score['stderr']:.4f}" if score["stderr"] is not None else "")
+            shots = "task's" if entry["num_fewshot"] is None else str(entry["num_fewshot"])
+            table.add_row(entry["task"], f"{entry['n']:,}", shots, metric, value)
+    Console().print(table)
+    print(f"kept in {results.path}")
 
 
 if __name__ == "__main__":

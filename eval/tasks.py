@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,35 +13,74 @@ from asyncpp.errors import ConfigError, require
 from eval.benchmarks import BENCHMARKS
 
 if TYPE_CHECKING:
+    from lm_eval.api.model import LM
+    from lm_eval.api.task import Task
     from lm_eval.tasks import TaskManager
+    from lm_eval.tasks.manager import TaskDict
+
+FEWSHOT_SEED = 1234  # lm-eval's own; with it every checkpoint is shown the same examples
 
 
 class Tasks:
     """The definitions of ``names`` and, once asked for, their items. data_root: None is the hub.
 
+    num_fewshot: examples before each item; None: as many as the definition says, or none where it says nothing.
     Raises ConfigError for an unknown task and for data that is not there, before anything is loaded.
     """
 
-    def __init__(self, names: Sequence[str], data_root: Path | None) -> None:
+    def __init__(self, names: Sequence[str], data_root: Path | None, num_fewshot: int | None = None) -> None:
         self.data_root = data_root
-        self.manager = _manager_of(names)
+        self.num_fewshot = num_fewshot
+        self._manager = _manager_of(names)
         _require_data(names, data_root)
-        self._loaded: dict[str, list[Any]] = {}
+        self._loaded: dict[str, TaskDict] = {}
         self._cache = tempfile.TemporaryDirectory()  # goes with this object, to which loaded items refer
 
-    def load(self, name: str) -> list[Any]:
-        """The task itself, the group of tasks, or all tasks of the tag. Raises ConfigError where data is missing."""
+    def evaluate(self, lm: LM, name: str, limit: int | None) -> Any:
+        """What lm-eval has to say of a task, group or tag. limit: items of each task.
+
+        Its ``evaluate``, not its ``simple_evaluate``, which lists all installed packages after every task: seconds.
+        """
+        from lm_eval.evaluator import evaluate
+
+        loaded = self.load(name)
+        for task in loaded["tasks"].values():
+            task.set_fewshot_seed(FEWSHOT_SEED)
+        # bootstrap_iters: for metrics that are no means; accuracies have a formula
+        return evaluate(lm, loaded, limit=limit, bootstrap_iters=1000)
+
+    def continuations(self, name: str, limit: int | None) -> set[str]:
+        """The texts that the items of a task have scored behind a context: choices and answers. limit: see above."""
+        texts: set[str] = set()
+        for task in self.load(name)["tasks"].values():
+            for index, document in task.doc_iterator(limit=limit):
+                made: Any = task.construct_requests(document, ctx="", metadata=(name, index, 1))
+                requests = made if isinstance(made, list) else [made]
+                texts |= {request.args[1] for request in requests if request.request_type == "loglikelihood"}
+        return texts
+
+    def load(self, name: str) -> TaskDict:
+        """The task, those of the group, or those of the tag. Raises ConfigError where data is missing."""
         if name not in self._loaded:
-            found = self._load(name)
-            self._loaded[name] = [found["groups"][name]] if name in found["groups"] else list(found["tasks"].values())
+            loaded = self._load(name)
+            for task in loaded["tasks"].values():
+                self._set_num_fewshot(task)
+            self._loaded[name] = loaded
         return self._loaded[name]
 
-    def _load(self, name: str) -> Mapping[str, Any]:
+    def _set_num_fewshot(self, task: Task) -> None:
+        own = task.get_config("num_fewshot")
+        accepted = f"expected null or 0: {task.task_name} is defined without examples"
+        require(own != 0 or not self.num_fewshot, "num_fewshot", self.num_fewshot, accepted)
+        wanted = (own or 0) if self.num_fewshot is None else self.num_fewshot
+        task.set_config(key="num_fewshot", value=wanted)
+
+    def _load(self, name: str) -> TaskDict:
         from datasets.exceptions import DatasetsError
 
         try:
             with nullcontext() if self.data_root is None else _seen_from(self.data_root, Path(self._cache.name)):
-                return self.manager.load([name])
+                return self._manager.load([name])
         except (DatasetsError, OSError, ValueError) as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             where = "null" if self.data_root is None else self.data_root

@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from planted import DELAY_AND_CORRECTION
 
 import make_tables
 from asyncpp.errors import ConfigError
 from command_line import run_command
-from downstream import difference, make_rows, scores_of
+from downstream import difference, make_rows, marks_of, scores_of
+from eval.results import packed_marks
 from runs import load_runs
 
 NUM_ITEMS = 200
@@ -25,11 +28,17 @@ def score(run: Path, task: str, marks: str, metric: str = "acc", step: int = 400
     path.parent.mkdir(exist_ok=True)
     kept = json.loads(path.read_text()) if path.exists() else {"results": []}
     entry = {"task": task, "num_fewshot": None, "limit": None, "max_length": 64, "dtype": "float32",
-             "items_sha256": "a", "n": len(marks), "correct": {metric: marks}} | settings  # fmt: skip
+             "items_sha256": "a", "n": len(marks), "correct": {metric: packed(marks)}} | settings  # fmt: skip
     path.write_text(json.dumps({"results": [*kept["results"], entry]}))
 
 
-def marks_of(num_right: int, first: int = 0) -> str:
+def packed(marks: str) -> str:
+    """As hexadecimal digits, filled up with zeros to whole bytes."""
+    bits = marks + "0" * (-len(marks) % 8)
+    return "".join(f"{int(bits[start : start + 4], 2):x}" for start in range(0, len(bits), 4))
+
+
+def right(num_right: int, first: int = 0) -> str:
     """``num_right`` right answers, from item ``first`` on."""
     return "".join("1" if first <= item < first + num_right else "0" for item in range(NUM_ITEMS))
 
@@ -44,9 +53,9 @@ def runs(plant, tmp_path) -> dict[str, Path]:
 
 
 def test_accuracies_and_the_paired_difference(runs, tmp_path):
-    score(runs["sync"], "piqa", marks_of(100))
-    score(runs["async"], "piqa", marks_of(80))
-    score(runs["async_ef"], "piqa", marks_of(101))
+    score(runs["sync"], "piqa", right(100))
+    score(runs["async"], "piqa", right(80))
+    score(runs["async_ef"], "piqa", right(101))
     (row,) = make_rows(load_runs(tmp_path / "runs").frame)
     assert row.accuracies == {"sync": 0.5, "async": 0.4, "async_ef": 0.505} and row.num_items == NUM_ITEMS
     assert row.difference is not None and row.difference.mean == pytest.approx(0.005)
@@ -82,23 +91,30 @@ def test_seeds_are_averaged_item_by_item():
 
 
 def test_without_its_partner_there_is_no_difference(runs, tmp_path):
-    score(runs["sync"], "boolq", marks_of(100))
+    score(runs["sync"], "boolq", right(100))
     (row,) = make_rows(load_runs(tmp_path / "runs").frame)
     assert row.accuracies == {"sync": 0.5, "async": None, "async_ef": None} and row.difference is None
     assert difference([]) is None
 
 
-def test_the_last_checkpoint_and_the_entry_with_most_items_count(runs):
-    score(runs["sync"], "piqa", marks_of(1), step=200)
-    score(runs["sync"], "piqa", marks_of(2), step=400)
+def test_scores_of_the_last_step_count_and_of_these_the_entry_with_most_items(runs):
+    for step, num_right in ((200, 1), (400, 2), (800, 3)):
+        score(runs["sync"], "piqa", right(num_right), step=step)
     score(runs["sync"], "piqa", "11", step=400, limit=2)
-    assert scores_of(runs["sync"])["piqa"]["correct"]["acc"] == marks_of(2)
+    assert marks_of(scores_of(runs["sync"], 400)["piqa"], "acc").tolist() == [1, 1] + [0] * (NUM_ITEMS - 2)
+    assert scores_of(runs["sync"], 300) == {}
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=20))
+def test_marks_are_the_bits_that_evaluation_kept(marks):
+    entry = {"n": len(marks), "correct": {"acc": packed_marks([{"acc": mark} for mark in marks], "acc")}}
+    assert marks_of(entry, "acc").tolist() == marks
 
 
 @pytest.mark.parametrize("setting", [{"items_sha256": "b"}, {"max_length": 128}, {"num_fewshot": 5}])
 def test_scores_of_other_items_or_settings_are_never_paired(setting, runs, tmp_path):
-    score(runs["sync"], "piqa", marks_of(100))
-    score(runs["async_ef"], "piqa", marks_of(100), **setting)
+    score(runs["sync"], "piqa", right(100))
+    score(runs["async_ef"], "piqa", right(100), **setting)
     with pytest.raises(ConfigError, match=f"expected scores of piqa with one {next(iter(setting))} for all"):
         make_rows(load_runs(tmp_path / "runs").frame)
 
@@ -108,7 +124,7 @@ def test_make_tables_writes_table_4_where_runs_were_scored(runs, tmp_path, capsy
     assert run_command(make_tables.main, make_tables.TablesOptions, arguments, "") == 0
     assert "Table 4" not in capsys.readouterr().out and not (tmp_path / "out" / "table4.md").exists()
     for condition, run in runs.items():
-        score(run, "hellaswag", marks_of(60 if condition == "async" else 100), metric="acc_norm")
+        score(run, "hellaswag", right(60 if condition == "async" else 100), metric="acc_norm")
     assert run_command(make_tables.main, make_tables.TablesOptions, arguments, "") == 0
     printed = capsys.readouterr().out
     assert "| AdamW     | HellaSwag |   200 | 0.500 | 0.300 |      0.500 |    +0.000 |" in printed

@@ -52,7 +52,17 @@ def bigram_model(probabilities: Tensor) -> Stage:
 
 
 def bigram(probabilities: Tensor, max_length: int = 32) -> Evaluated:
-    return Evaluated(Path(), "bigram", bigram_model(probabilities), len(LETTERS), letters_tokenizer(), 0, max_length)
+    return Evaluated(
+        folder=Path(),
+        name="bigram",
+        step=None,
+        weights_digest="",
+        model=bigram_model(probabilities),
+        vocab_size=len(LETTERS),
+        tokenizer=letters_tokenizer(),
+        prefix_token=0,
+        max_length=max_length,
+    )
 
 
 def small_model(config: LlamaConfig, seed: int, dtype: torch.dtype = torch.float64) -> Stage:
@@ -70,17 +80,25 @@ def config_of(*overrides: str) -> Config:
     return from_hydra(compose_overrides(list(overrides)))
 
 
-def make_run(folder: Path, config: Config, seed: int = 5, previous: Mapping[str, Tensor] | None = None) -> Path:
-    """A run folder with a checkpoint of weights drawn with ``seed``; ``previous``: the correction's last update."""
+def make_run(folder: Path, config: Config, step: int = 5, previous: Mapping[str, Tensor] | None = None) -> Path:
+    """A run folder with one checkpoint, as ``add_checkpoint`` makes it."""
     folder.mkdir(parents=True)
     (folder / records.CONFIG_FILE).write_text(config.to_yaml())
-    names = [info.name for info in parameter_infos(config.model)]
-    state = {weight_name(name): w for name, w in zip(names, initial_weights(config.model, seed), strict=True)}
-    state |= {correction_name(name, "previous_update"): update for name, update in (previous or {}).items()}
-    with CheckpointWriter(folder / CHECKPOINTS_FOLDER, CheckpointConfig(9, None, 0, asynchronous=False)) as writer:
-        writer.save(CheckpointInfo(seed, config.scientific()), state)
-        writer.wait()
+    add_checkpoint(folder, config, step, previous=previous)
     return folder
+
+
+def add_checkpoint(
+    run: Path, config: Config, step: int, seed: int | None = None, previous: Mapping[str, Tensor] | None = None
+) -> None:
+    """Weights drawn with ``seed`` (None: with ``step``); ``previous``: the correction's last update."""
+    infos = parameter_infos(config.model)
+    drawn = initial_weights(config.model, step if seed is None else seed)
+    state = {weight_name(info.name): weight for info, weight in zip(infos, drawn, strict=True)}
+    state |= {correction_name(name, "previous_update"): update for name, update in (previous or {}).items()}
+    with CheckpointWriter(run / CHECKPOINTS_FOLDER, CheckpointConfig(9, None, 0, asynchronous=False)) as writer:
+        writer.save(CheckpointInfo(step, config.scientific()), state)
+        writer.wait()
 
 
 def small_run(token_root: Path, sequence_length: int = 96) -> list[str]:

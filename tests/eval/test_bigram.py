@@ -13,7 +13,7 @@ import torch
 import yaml
 from eval_cases import LETTERS, bigram
 from lm_eval.api.instance import Instance
-from lm_eval.evaluator import simple_evaluate
+from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
 from asyncpp.errors import ConfigError
@@ -169,7 +169,7 @@ def expected(kind: str) -> dict[str, float]:
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_every_task_type_has_the_metrics_by_hand(kind, batch_size, manager):
     name = f"letters_{kind}"
-    results = simple_evaluate(model=lm(batch_size=batch_size), tasks=[name], task_manager=manager, bootstrap_iters=10)
+    results = evaluate(lm(batch_size=batch_size), manager.load([name]), bootstrap_iters=10)
     assert results is not None
     for metric, value in expected(kind).items():
         assert results["results"][name][f"{metric},none"] == pytest.approx(value, abs=1e-9), metric

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import lm_eval.tasks
 import pytest
 import torch
-from eval_cases import config_of, make_run, small_run
+from eval_cases import add_checkpoint, config_of, make_run, small_run
+from lm_eval.tasks import TaskManager
 from small_package import NUM_ITEMS
 
 from asyncpp.data.prepare import prepare
 from asyncpp.export import main as export
 from asyncpp.model.layout import parameter_infos
+from asyncpp.saved_config import read_config
 from eval import run as command
 from eval.fetch import main as fetch
+from eval.tasks import Tasks
 
 ROOT = Path(__file__).parents[2]
 ALL = ["mmlu", "arc_easy", "arc_challenge", "hellaswag", "piqa", "boolq", "openbookqa"]
@@ -55,13 +60,16 @@ def test_every_benchmark_is_scored_and_kept_beside_the_run(run, evaluate):
     assert code == 0
     kept = results_of(run)
     assert kept["checkpoint"] == "step-00000005" and kept["weights"] == "x"
+    rows = [json.loads(line) for line in (run / "eval" / "scores.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [5] * len(tasks) and rows[0]["limit"] == 4
+    assert rows[0]["eval/arc_easy/acc"] == kept["results"][0]["metrics"]["acc"]["value"]
     assert [entry["task"] for entry in kept["results"]] == tasks
     for entry in kept["results"]:
         assert entry["n"] == 4 and entry["limit"] == 4 and entry["num_fewshot"] is None and entry["max_length"] == 96
         assert set(entry["versions"]) == {"task", "lm-eval", "torch", "commit"}
         for metric, score in entry["metrics"].items():
-            marks = entry["correct"][metric]
-            assert len(marks) == 4 and marks.count("1") / 4 == score["value"] and score["stderr"] is not None
+            marks = int(entry["correct"][metric], 16)  # a byte, its high half the four items
+            assert marks & 15 == 0 and marks.bit_count() / 4 == score["value"] and score["stderr"] is not None
         assert entry["task"] in out
     assert str(run / "eval" / "step-00000005-x.json") in out
 
@@ -70,8 +78,8 @@ def test_what_is_scored_already_is_not_scored_again(run, evaluate, monkeypatch):
     assert evaluate(f"ckpt={run}", "tasks=[piqa]")[0] == 0
     first = results_of(run)
     scored = []
-    original = command._evaluate
-    monkeypatch.setattr(command, "_evaluate", lambda *args: scored.append(args[3]) or original(*args))
+    original = Tasks.evaluate
+    monkeypatch.setattr(Tasks, "evaluate", lambda *args: scored.append(args[2]) or original(*args))
     assert evaluate(f"ckpt={run}", "tasks=[piqa,arc_easy]")[0] == 0
     assert scored == ["arc_easy"] and results_of(run)["results"][:1] == first["results"]
     assert evaluate(f"ckpt={run}", "tasks=[piqa]", "limit=2")[0] == 0  # another setting beside the first
@@ -117,8 +125,34 @@ def test_a_run_without_a_checkpoint_is_refused_and_passed_over_in_a_glob(run, ev
     assert code == 0 and f"warning: passing over {empty}: expected a run with a checkpoint" in err
 
 
+def test_all_checkpoints_of_a_run_but_a_damaged_one(run, evaluate):
+    for step in (7, 9):
+        add_checkpoint(run, read_config("ckpt", run), step)
+    damaged = run / "checkpoints" / "step-00000007" / "manifest.json"
+    damaged.unlink()
+    code, out, err = evaluate(f"ckpt={run}", "tasks=[piqa]", "limit=2", "checkpoints=all", "json=true")
+    assert code == 0 and f"warning: passing over {damaged.parent}: {damaged} is missing\n" in err
+    names = [Path(document["file"]).name for document in json.loads(out[out.index("[") :])]
+    assert names == ["step-00000005-x.json", "step-00000009-x.json"]
+    code, _, err = evaluate(f"ckpt={damaged.parent}", "tasks=[piqa]")
+    assert code == 2 and f"error: ckpt={damaged.parent}: expected a whole checkpoint" in err
+
+
+def test_scores_of_other_weights_by_the_same_name_are_left_behind(run, evaluate):
+    """As after training anew with resume=never."""
+    assert evaluate(f"ckpt={run}", "tasks=[piqa,arc_easy]", "limit=1")[0] == 0
+    first = results_of(run)
+    shutil.rmtree(run / "checkpoints")
+    add_checkpoint(run, read_config("ckpt", run), step=5, seed=6)
+    assert evaluate(f"ckpt={run}", "tasks=[piqa]", "limit=1")[0] == 0
+    second = results_of(run)
+    assert [entry["task"] for entry in second["results"]] == ["piqa"]
+    assert second["weights_digest"] != first["weights_digest"]
+
+
 def test_weights_are_read_at_z_where_the_correction_has_one(token_root, evaluate, tmp_path):
-    config = config_of(*small_run(token_root), "correction=ef", "delay=one_step")
+    config = config_of(*small_run(token_root), "correction=ef", "pipeline=2bw", "pipeline.num_stages=2",
+                       "trainer.num_micro_batches=2")  # fmt: skip
     previous = {info.name: torch.randn(info.shape) for info in parameter_infos(config.model)}
     run = make_run(tmp_path / "run", config, previous=previous)
     assert evaluate(f"ckpt={run}", "tasks=[piqa]", "weights=z")[0] == 0
@@ -136,7 +170,6 @@ BAD_INPUT = {
     "ckpt=nowhere": "ckpt=nowhere: there is no such folder",
     "ckpt=.": "ckpt=.: expected a run's folder, one of its checkpoints, or an exported model with a config.json",
     "ckpt=none*": "ckpt=none*: matches 0 folders, but no run, checkpoint or model",
-    "tasks=[arc_esay]": "tasks=arc_esay: expected a task of lm-eval, such as arc_easy",
     "tasks=[boolq]": "eval.data_root={data}: expected aps/super_glue in it, the data of boolq; run python",
     "eval.data_root=nowhere": "eval.data_root=nowhere: expected a folder of data sets; run python -m eval.fetch",
     "tokenizer=nowhere": "tokenizer=nowhere: expected a folder of prepared tokens, with a tokenizer.json",
@@ -146,7 +179,8 @@ BAD_INPUT = {
     "batch_size=0": "batch_size=0: expected 1 or more, or auto",
     "dtype=float16": "dtype=float16: expected one of float64, float32, bfloat16",
     "device=quantum": "device=quantum: expected one that torch has",
-    "max_length=2": "max_length=2: expected ",
+    "max_length=2": "max_length=2: expected 5 or more: a continuation of piqa has 5 tokens",
+    "checkpoints=last": "checkpoints=last: expected one of newest, all, watch",
     "limits=3": "limits=3: no such key; did you mean limit?",
 }
 
@@ -164,6 +198,17 @@ def test_bad_input_is_one_line_with_exit_code_2_and_leaves_nothing(
     code, out, err = evaluate(*arguments)
     line = err.splitlines()[-1]
     assert code == 2 and line.startswith(f"error: {BAD_INPUT[argument].format(data=some)}"), err
+    assert out == "" and not (run / "eval").exists()
+
+
+@pytest.mark.parametrize("index", ["arc", pytest.param(None, marks=pytest.mark.slow)])
+def test_an_unknown_task_is_one_line_with_near_matches(index, run, evaluate, monkeypatch):
+    """Of one folder of definitions; of all that lm-eval has, of which it takes ten seconds to make an index."""
+    if index is not None:
+        small = TaskManager(include_defaults=False, include_path=str(Path(lm_eval.__file__).parent / "tasks" / index))
+        monkeypatch.setattr(lm_eval.tasks, "TaskManager", lambda **_: small)
+    code, out, err = evaluate(f"ckpt={run}", "tasks=[arc_easy,arc_esay]")
+    assert code == 2 and err.startswith("error: tasks=arc_esay: expected a task of lm-eval, such as arc_easy")
     assert out == "" and not (run / "eval").exists()
 
 
