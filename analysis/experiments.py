@@ -51,6 +51,8 @@ EXPERIMENTS = {
         ("appendix_a_batch_size",),
         (*AXES, "trainer.batch_size", "trainer.num_steps", "trainer.num_micro_batches"),
     ),
+    "strength": Experiment("the strength of error feedback", ("strength",), (*AXES, "correction.strength")),
+    "probes": Experiment("staleness probes", ("probes",)),
     "moments": Experiment("AdamW's moments", ("moments",), (*AXES, "optimizer.delayed_moment")),
 }
 

@@ -1,36 +1,58 @@
-"""Loss curves from run folders: a panel an optimizer, synchronous against delayed against corrected.
+"""Every figure from run folders: those of which there are runs, the schedules' timelines and the theory.
 
-    python analysis/make_figures.py [runs=runs/demo] [out=results]
+    python analysis/make_figures.py [runs=runs/demo] [out=results] [scale=null] [json=false]
 
-runs: a folder that holds run folders, at any depth. out: where loss_curves.png and loss_curves.svg go.
+runs: a folder that holds run folders, at any depth: of one sweep, or of all (runs=runs).
+out: where each figure goes, as PNG and as SVG. scale: the name of a model; null takes all that there are.
+json=true prints one JSON document: figures with their files, and what is missing with the command that makes it.
 Exit codes: 0 done, 2 bad input.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from command_line import output_folder, report_passed_over, run_command
-from curves import loss_curves
-from figures import draw_loss_curves, save
-from labels import LOSS_CURVES
-from runs import load_runs
+from experiments import load_experiments
+from figures.catalogue import Missing, draw_all
+from figures.style import save
 
 
 @dataclass
 class FiguresOptions:
     runs: Path = Path("runs/demo")
     out: Path = Path("results")
+    scale: str | None = None
+    json: bool = False
 
 
 def main(options: FiguresOptions) -> None:
-    loaded = load_runs(options.runs)
-    curves = loss_curves(loaded.frame)
-    files = save(draw_loss_curves(curves), output_folder(options.out), LOSS_CURVES)
-    report_passed_over(loaded.passed_over + curves.passed_over)
-    print(f"figure: {', '.join(str(file) for file in files)}")
+    experiments = load_experiments(options.runs, options.scale)
+    out = output_folder(options.out)
+    figures, missing, passed_over = [], [], list(experiments.passed_over)
+    for drawn in draw_all(experiments):
+        if isinstance(drawn, Missing):
+            missing.append(drawn)
+            continue
+        files = [str(file) for file in save(drawn.figure, out, drawn.name)]
+        figures.append({"name": drawn.name, "title": drawn.title, "caption": drawn.caption, "files": files})
+        passed_over += drawn.passed_over
+    if options.json:
+        document = {
+            "figures": figures,
+            "missing": [asdict(entry) for entry in missing],
+            "passed_over": [entry.as_dict() for entry in passed_over],
+        }
+        print(json.dumps(document, indent=2, allow_nan=False))
+        return
+    report_passed_over(passed_over)
+    for figure in figures:
+        print(f"figure: {', '.join(figure['files'])}")
+    for entry in missing:
+        print(f"not drawn: {entry.title}: {entry.reason}; {entry.command}")
 
 
 if __name__ == "__main__":

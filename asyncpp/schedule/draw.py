@@ -18,10 +18,13 @@ from asyncpp.schedule.timeline import Timeline
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from rich.text import Text
 
 _UPDATE_MARK = "│"
 _CELL_INCHES, _ROW_INCHES = 0.22, 0.3
+_LEGEND_INCHES = 1.3  # of an entry of the legend
+_STYLE = {"svg.hashsalt": "asyncpp", "svg.fonttype": "none", "font.size": 8}
 _SMALLEST_FONT = 3.0  # points; smaller labels are left out
 _MICROSECONDS = 1000.0  # of a trace, for one unit of the costs
 
@@ -81,24 +84,36 @@ def _terminal_label(schedule: Schedule, action: Action) -> str:
 def save_figure(
     timelines: Sequence[Timeline], path: Path, titles: Sequence[str] | None = None, unit: str = "units of the costs"
 ) -> None:
-    """One panel a timeline, all on one scale of time, in the format of ``path``'s suffix (svg, png, pdf).
-
-    titles: of the panels; None says what the schedules cost. unit: of the times.
-    """
+    """``figure_of`` in the format of ``path``'s suffix (svg, png, pdf)."""
     import matplotlib
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    with matplotlib.rc_context(_STYLE):
+        figure = figure_of(timelines, titles, unit)
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def figure_of(
+    timelines: Sequence[Timeline],
+    titles: Sequence[str] | None = None,
+    unit: str = "units of the costs",
+    width_in: float | None = None,
+) -> Figure:
+    """One panel a timeline, all on one scale of time.
+
+    titles: of the panels; None says what the schedules cost. unit: of the times. width_in: of the figure, in inches;
+    None makes every cell wide enough for its number.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
 
     duration = max(timeline.duration for timeline in timelines)
     stages = [timeline.schedule.num_stages for timeline in timelines]
     shortest = min(_shortest_cost(timeline) for timeline in timelines)
-    width = min(max(6.0, duration / shortest * _CELL_INCHES), 40.0)
+    width = width_in or min(max(6.0, duration / shortest * _CELL_INCHES), 40.0)
     height = sum(stages) * _ROW_INCHES + len(timelines) * 0.75 + 0.7
-    with matplotlib.rc_context({"svg.hashsalt": "asyncpp", "svg.fonttype": "none", "font.size": 8}):
-        figure, panels = pyplot.subplots(
-            len(timelines), figsize=(width, height), squeeze=False, height_ratios=stages, layout="constrained"
-        )
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure((width, height), layout="constrained")
+        panels = figure.subplots(len(timelines), squeeze=False, height_ratios=stages)
         points_per_unit = 72.0 * (width - 0.9) / duration
         titles = titles or [_title(timeline) for timeline in timelines]
         for panel, timeline, title in zip(panels[:, 0], timelines, titles, strict=True):
@@ -106,9 +121,9 @@ def save_figure(
             _draw_panel(panel, timeline, points_per_unit)
             panel.set_xlim(-0.004 * duration, 1.004 * duration)
         panels[-1, 0].set_xlabel(f"time, in {unit}")
-        figure.legend(handles=_legend(timelines), loc="outside lower center", ncols=9, frameon=False)
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-        pyplot.close(figure)
+        columns = 9 if width_in is None else max(1, int(width_in / _LEGEND_INCHES))
+        figure.legend(handles=_legend(timelines), loc="outside lower center", ncols=columns, frameon=False)
+    return figure
 
 
 def _title(timeline: Timeline) -> str:

@@ -1,189 +1,203 @@
-"""Smoothing, the choice of a curve, and the figure's layout and files."""
+"""Every figure from planted sweeps: what it draws, how it is laid out, and the command that writes them all."""
 
 from __future__ import annotations
 
-import math
+import json
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from planted import PlantRun, loss_rows
+from layout import check_layout
+from matplotlib.figure import Figure
+from planted import PLANTED, PlantRun
+from planted_sweeps import LAYERS, plant_all, plant_depth, plant_moe, plant_optimizers, plant_probes
 
 import make_figures as command
-from asyncpp.errors import ConfigError
 from command_line import run_command
-from curves import LossCurves, loss_curves, smooth
-from figures import draw_loss_curves, save
+from experiments import EXPERIMENTS, load_experiments
+from figures.against import Series, draw_against
+from figures.axes import linear_axis, log_axis, momentum_axis
+from figures.catalogue import FAMILIES, THEORY, Drawn, Missing, draw
+from figures.optimizer_gap import PAPER_SUFFIX, draw_optimizer_gap
+from figures.stability import draw_stability
+from figures.style import save
+from figures.timelines import SCHEDULES, draw_timelines
 from labels import CONDITIONS, OPTIMIZERS
-from runs import load_runs
+from sweep_series import over_nothing
 
 
-def test_a_constant_stays_constant_to_its_last_step() -> None:
-    smoothed = smooth(pd.Series([3.0] * 400), 20)
-    assert (smoothed == 3.0).all()
+@pytest.fixture(scope="module")
+def planted_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plant_all(tmp_path_factory.mktemp("planted") / "runs")
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(1.0, 10.0), min_size=1, max_size=60), st.integers(1, 80))
-def test_smoothing_stays_within_its_losses(losses: list[float], num_steps: int) -> None:
-    smoothed = smooth(pd.Series(losses), num_steps)
-    assert len(smoothed) == len(losses)
-    assert smoothed.between(min(losses) - 1e-9, max(losses) + 1e-9).all()
-    if num_steps == 1:
-        assert smoothed.to_numpy() == pytest.approx(losses)
+def drawn(runs_dir: Path, name: str) -> Figure:
+    (one,) = draw(load_experiments(runs_dir), name)
+    assert isinstance(one, Drawn)
+    return one.figure
 
 
-def test_smoothing_is_the_mean_of_what_is_around() -> None:
-    assert list(smooth(pd.Series([0.0, 3.0, 6.0, 0.0]), 3)) == [1.5, 3.0, 3.0, 3.0]
+def legend_of(figure: Figure) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
-def test_few_validations_give_smoothed_training_losses(plant: PlantRun) -> None:
-    rows = [{"step": step, "train/loss": 3.0} for step in range(400)] + [{"step": 400, "val/loss": 9.0}]
-    curves = loss_curves(load_runs(plant(metrics=rows).parent).frame)
-    assert curves.quantity == "training loss, mean of 20 steps"
-    assert list(curves.frame["step"]) == list(range(400))
-    assert (curves.frame["loss"] == 3.0).all()
-
-
-def test_many_validations_are_drawn_as_they_are(plant: PlantRun) -> None:
-    plant(metrics=list(loss_rows(4.0, eval_every=50)))
-    runs_dir = plant(delay="one_step", metrics=list(loss_rows(5.0, eval_every=50))).parent
-    curves = loss_curves(load_runs(runs_dir).frame)
-    assert curves.quantity == "validation loss"
-    assert list(curves.frame["step"]) == 2 * list(range(50, 401, 50))
-    last = curves.frame[curves.frame["step"] == 400].set_index("condition")["loss"]
-    assert last["sync"] == pytest.approx(4.0, abs=1e-6)
-    assert last["async"] == pytest.approx(5.0, abs=1e-6)
-
-
-def test_runs_without_readable_losses_are_passed_over(plant: PlantRun) -> None:
-    plant(metrics=list(loss_rows(4.0)))
-    none = plant(seed=1, folder="none")
-    empty = plant(seed=2, folder="empty", metrics=[{"step": 0, "optim/lr": 1e-3}])
-    torn = plant(seed=3, folder="torn", metrics=[])
-    (torn / "metrics.jsonl").write_text('{"step": 0, "train/\n{"step": 1}\n')
-    stepless = plant(seed=4, folder="stepless", metrics=[{"train/loss": 4.0}])
-    curves = loss_curves(load_runs(none.parent).frame)
-    assert set(curves.frame["seed"]) == {0}
-    assert {entry.folder: entry.reason for entry in curves.passed_over} == {
-        none: "metrics.jsonl has no losses",
-        empty: "metrics.jsonl has no losses",
-        torn: "metrics.jsonl cannot be read",
-        stepless: "metrics.jsonl cannot be read",
-    }
-
-
-def test_no_losses_at_all_are_refused(plant: PlantRun) -> None:
-    frame = load_runs(plant().parent).frame
-    with pytest.raises(ConfigError, match=r"with a metrics\.jsonl"):
-        loss_curves(frame)
-
-
-def curves_of(num_optimizers: int, num_seeds: int = 2) -> LossCurves:
-    points = [
-        {"optimizer": optimizer, "condition": condition, "seed": seed, "step": step, "loss": level + 400 / (step + 50)}
-        for optimizer in list(OPTIMIZERS)[:num_optimizers]
-        for level, condition in enumerate(CONDITIONS)
-        for seed in range(num_seeds)
-        for step in range(0, 401, 50)
-    ]
-    return LossCurves(pd.DataFrame(points), "validation loss", [])
-
-
-@pytest.mark.parametrize("num_optimizers", [1, 2, 4, 5, 9])
-def test_a_panel_an_optimizer_and_a_line_a_condition(num_optimizers: int) -> None:
-    figure = draw_loss_curves(curves_of(num_optimizers))
-    assert [panel.get_title() for panel in figure.axes] == list(OPTIMIZERS.values())[:num_optimizers]
+@pytest.mark.parametrize("name", [family.name for family in FAMILIES])
+def test_every_family_is_readable(planted_runs: Path, name: str) -> None:
+    figure = drawn(planted_runs, name)
+    check_layout(figure)
     for panel in figure.axes:
-        assert [line.get_label() for line in panel.get_lines()] == list(CONDITIONS.values())
-        looks = {(line.get_color(), line.get_linestyle()) for line in panel.get_lines()}
-        assert len(looks) == 3
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == list(CONDITIONS.values())
-    assert figure.get_supxlabel() == "step (updates); bands: ±1 standard deviation over seeds"
-    assert draw_loss_curves(curves_of(num_optimizers, num_seeds=1)).get_supxlabel() == "step (updates)"
-    assert "nats per token" in figure.get_supylabel()
-    assert figure.get_size_inches()[0] <= 6.9
+        assert panel.has_data()
+    labels = [panel.get_xlabel() + panel.get_ylabel() for panel in figure.axes]
+    assert any("nats per token" in label or "step" in label for label in [*labels, figure.get_supylabel()])
 
 
-def test_nothing_of_the_figure_overlaps_or_is_cut_off() -> None:
-    """Titles, labels, legend and panels have their own places, in every layout."""
-    for num_optimizers in (1, 2, 3, 5, 7, 9):
-        figure = draw_loss_curves(curves_of(num_optimizers))
-        FigureCanvasAgg(figure).draw()
-        labels = [text for text in figure.texts if text.get_text()]
-        boxes = [panel.get_tightbbox() for panel in figure.axes]
-        boxes += [label.get_window_extent() for label in labels] + [figure.legends[0].get_window_extent()]
-        for index, box in enumerate(boxes):
-            assert figure.bbox.x0 - 1 <= box.x0 and box.x1 <= figure.bbox.x1 + 1
-            assert figure.bbox.y0 - 1 <= box.y0 and box.y1 <= figure.bbox.y1 + 1
-            for other in boxes[index + 1 :]:
-                across = min(box.x1, other.x1) - max(box.x0, other.x0)
-                along = min(box.y1, other.y1) - max(box.y0, other.y0)
-                assert across < 1 or along < 1
+@pytest.mark.parametrize("draw_figure", [draw_timelines, draw_stability])
+def test_figures_without_runs_are_readable(draw_figure) -> None:
+    check_layout(draw_figure())
 
 
-def test_a_missing_condition_keeps_the_others_looks() -> None:
-    full, part = curves_of(1), curves_of(1)
-    part = LossCurves(part.frame[part.frame["condition"] != "async"], part.quantity, [])
-    looks = [
-        {line.get_label(): line.get_color() for line in draw_loss_curves(curves).axes[0].get_lines()}
-        for curves in (full, part)
+@pytest.mark.parametrize("num_optimizers", [1, 4, 9])
+def test_the_gaps_of_many_optimizers_are_readable(num_optimizers: int) -> None:
+    rows = [
+        {"optimizer": optimizer, "series": condition, "x": None, "seed": seed, "val_loss": 4.0, "gap": 0.1 * place}
+        for place, optimizer in enumerate(list(OPTIMIZERS)[:num_optimizers])
+        for condition in CONDITIONS
+        for seed in (0, 1)
     ]
-    assert looks[1] == {title: color for title, color in looks[0].items() if title != "async"}
+    check_layout(draw_optimizer_gap(pd.DataFrame(rows)))
 
 
-def test_the_band_is_one_standard_deviation_of_the_seeds() -> None:
-    frame = pd.DataFrame(
+@pytest.mark.parametrize(
+    ("axis", "values"),
+    [
+        (log_axis, [1e-3, 2.5e-3, 5e-3, 1e-2, 2e-2, 4e-2]),
+        (log_axis, [1, 2, 4, 8, 16]),
+        (linear_axis, [0, 0.25, 0.5, 0.75, 1, 1.5]),
+        (momentum_axis, [0.0, 0.8, 0.9, 0.95, 0.98, 0.99]),
+    ],
+)
+def test_the_axes_of_sweeps_are_readable(axis, values: list[float]) -> None:
+    rows = [
+        {"optimizer": optimizer, "series": "a", "x": x, "seed": 0, "val_loss": 4.0 + x, "gap": x}
+        for optimizer in ("adamw", "muon", "soap")
+        for x in values
+    ]
+    figure = draw_against(Series(pd.DataFrame(rows), {"a": "A"}, lambda panel, of: axis(panel, of, label="x")))
+    check_layout(figure)
+    assert [float(label.get_text()) for label in figure.axes[-1].get_xticklabels()] == values
+
+
+def test_the_gap_of_each_optimizer_stands_beside_the_papers(planted_runs: Path) -> None:
+    figure = draw_optimizer_gap(over_nothing(load_experiments(planted_runs).frames["optimizers"]["tiny"]))
+    (panel,) = figure.axes
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["AdamW", "Muon"]
+    ours = {bars.get_label(): list(bars.lines[0].get_xdata()) for bars in panel.containers}
+    for condition in ("async", "async_ef"):
+        expected = [losses[condition] - losses["sync"] for losses in PLANTED.values()]
+        assert ours[CONDITIONS[condition]] == pytest.approx(expected)
+    assert set(legend_of(figure)) == {"async", "async + EF", "async" + PAPER_SUFFIX, "async + EF" + PAPER_SUFFIX}
+
+
+def test_a_line_has_its_means_and_a_bar_its_spread() -> None:
+    rows = pd.DataFrame(
         [
-            {"optimizer": "adamw", "condition": "sync", "seed": seed, "step": step, "loss": 4.0 + seed}
+            {"optimizer": "muon", "series": "a", "x": x, "seed": seed, "val_loss": 4.0 + x + seed, "gap": x}
+            for x in (1.0, 2.0)
             for seed in (-1, 0, 1)
-            for step in (0, 100)
         ]
     )
-    (panel,) = draw_loss_curves(LossCurves(frame, "validation loss", [])).axes
-    assert list(panel.get_lines()[0].get_ydata()) == [4.0, 4.0]
-    heights = np.unique(panel.collections[0].get_paths()[0].vertices[:, 1])
-    assert heights == pytest.approx([3.0, 5.0])
+    losses, gaps = draw_against(Series(rows, {"a": "A"}, lambda panel, of: log_axis(panel, of, "x"))).axes
+    line, _, (bars,) = losses.containers[0]
+    assert list(line.get_ydata()) == [5.0, 6.0]
+    assert [list(segment[:, 1]) for segment in bars.get_segments()] == [[4.0, 6.0], [5.0, 7.0]]
+    assert list(gaps.containers[0].lines[0].get_ydata()) == [1.0, 2.0]
 
 
-def test_the_warm_up_does_not_stretch_the_range() -> None:
-    frame = pd.DataFrame({"step": range(100), "loss": [50.0] * 10 + [4.0] * 45 + [3.0] * 45})
-    frame = frame.assign(optimizer="adamw", condition="sync", seed=0)
-    low, high = draw_loss_curves(LossCurves(frame, "training loss", [])).axes[0].get_ylim()
-    assert low < 3.0
-    assert 4.0 < high < 4.5
+def test_probes_are_drawn_in_the_way_of_the_data(planted_runs: Path) -> None:
+    figure = drawn(planted_runs, "staleness_probes")
+    below = figure.axes[3]
+    assert [label.get_text() for label in below.get_xticklabels()] == [
+        name.replace("layers.", "layer ") for name in LAYERS
+    ]
+    muon = next(line for line in below.get_lines() if line.get_label() == "Muon async")
+    assert list(muon.get_ydata()) == pytest.approx([0.9, 0.91, 0.92, 0.93, 0.94])
 
 
-def test_files_are_the_same_for_the_same_runs(tmp_path: Path) -> None:
+def test_runs_that_were_not_probed_are_missing(tmp_path: Path, plant: PlantRun) -> None:
+    runs_dir = plant(sweep="probes", delay="one_step", metrics=[{"step": 0, "train/loss": 5.0}]).parent
+    (entry,) = draw(load_experiments(runs_dir), "staleness_probes")
+    assert isinstance(entry, Missing)
+    assert entry.reason == "expected runs with trainer.probe_every"
+
+
+def test_one_run_that_was_not_probed_is_passed_over(tmp_path: Path, plant: PlantRun) -> None:
+    plant_probes(tmp_path / "runs")
+    bare = plant(sweep="probes", delay="one_step", seed=9, metrics=[])
+    (entry,) = draw(load_experiments(tmp_path / "runs"), "staleness_probes")
+    assert isinstance(entry, Drawn)
+    assert {one.folder: one.reason for one in entry.passed_over} == {bare: "it was not probed"}
+
+
+def test_timelines_name_what_each_schedule_costs() -> None:
+    titles = [panel.get_title(loc="left") for panel in draw_timelines().axes]
+    assert [title.partition(":")[0] for title in titles] == list(SCHEDULES.values())
+    assert titles[1].endswith("weight versions 1 · delay 0 updates")
+    assert titles[2].endswith("weight versions 2 · delay 1 updates")
+    assert titles[3].endswith("weight versions 4, 3, 2, 1 · delay 3, 2, 1, 0 updates")
+
+
+def test_files_are_the_same_for_the_same_runs(planted_runs: Path, tmp_path: Path) -> None:
     written = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        files = save(draw_loss_curves(curves_of(2)), tmp_path / name, "loss_curves")
-        assert [file.name for file in files] == ["loss_curves.png", "loss_curves.svg"]
+        files = save(drawn(planted_runs, "momentum"), tmp_path / name, "momentum")
+        assert [file.name for file in files] == ["momentum.png", "momentum.svg"]
         written.append([file.read_bytes() for file in files])
     assert written[0] == written[1]
     assert written[0][0].startswith(b"\x89PNG")
 
 
-def test_the_command_writes_the_figure(planted_demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = (f"runs={planted_demo}", f"out={tmp_path / 'results'}")
+def test_the_command_draws_what_there_is_and_says_what_makes_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant_optimizers(tmp_path / "runs")
+    plant_depth(tmp_path / "runs")
+    out = tmp_path / "results"
+    arguments = (f"runs={tmp_path / 'runs'}", f"out={out}", "json=true")
     assert run_command(command.main, command.FiguresOptions, arguments, command.__doc__) == 0
-    assert str(tmp_path / "results" / "loss_curves.svg") in capsys.readouterr().out
-    assert (tmp_path / "results" / "loss_curves.png").stat().st_size > 10_000
+    document = json.loads(capsys.readouterr().out)
+    names = [figure["name"] for figure in document["figures"]]
+    assert names == ["loss_curves", "optimizer_gap", "depth", "timelines", "stability"]
+    assert all(Path(file).stat().st_size > 10_000 for figure in document["figures"] for file in figure["files"])
+    missing = {entry["name"]: entry["command"] for entry in document["missing"]}
+    assert set(missing) == {family.name for family in FAMILIES} - set(names)
+    assert missing["momentum"] == "python -m asyncpp.sweep run figure4_momentum"
+    assert document["passed_over"] == []
+
+
+def test_scales_have_figures_of_their_own(tmp_path: Path) -> None:
+    plant_optimizers(tmp_path)
+    plant_moe(tmp_path)
+    experiments = load_experiments(tmp_path)
+    experiments.frames["optimizers"] |= experiments.frames["moe"]
+    names = [entry.name for entry in draw(experiments, "optimizer_gap")]
+    assert names == ["optimizer_gap-tiny", "optimizer_gap-tiny_moe"]
+
+
+def test_no_runs_at_all_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (f"runs={tmp_path}", f"out={tmp_path / 'results'}")
+    assert run_command(command.main, command.FiguresOptions, arguments, command.__doc__) == 2
+    assert "expected at least one finished run" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
 
 
 def test_bad_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(command.main, command.FiguresOptions, ["json=true"], command.__doc__) == 2
-    assert capsys.readouterr().err == "error: json=true: no such key; accepted here: runs, out\n"
+    assert run_command(command.main, command.FiguresOptions, ["figures=all"], command.__doc__) == 2
+    assert capsys.readouterr().err == "error: figures=all: no such key; accepted here: runs, out, scale, json\n"
 
 
-def test_losses_that_are_not_finite_leave_a_gap(plant: PlantRun) -> None:
-    rows = [{"step": step, "train/loss": math.nan if step == 5 else 4.0} for step in range(400)]
-    curves = loss_curves(load_runs(plant(metrics=rows).parent).frame)
-    draw_loss_curves(curves)
-    assert curves.frame["loss"].dropna().eq(4.0).all()
+def test_the_catalogue_is_whole() -> None:
+    names = [entry.name for entry in (*FAMILIES, *THEORY)]
+    assert len(set(names)) == len(names)
+    assert {family.experiment for family in FAMILIES} <= set(EXPERIMENTS)
+    assert all(entry.caption.endswith(".") for entry in (*FAMILIES, *THEORY))

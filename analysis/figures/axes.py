@@ -1,0 +1,46 @@
+"""Axes that several figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
+
+
+def momentum_axis(panel: Axes, momenta: Sequence[float], label: str) -> None:
+    """x is a momentum mu, spaced by the number of updates that it averages over, 1 / (1 - mu), on a log scale."""
+    panel.set_xscale("function", functions=(_log_horizon, _momentum_of))
+    _ticks(panel, momenta)
+    panel.set_xlim(_momentum_of(_log_horizon(min(momenta)) - 0.15), _momentum_of(_log_horizon(max(momenta)) + 0.15))
+    panel.set_xlabel(label)
+
+
+def log_axis(panel: Axes, values: Sequence[float], label: str) -> None:
+    """x on a log scale with a tick at each of ``values``, as it is printed in a configuration."""
+    panel.set_xscale("log")
+    _ticks(panel, values)
+    panel.set_xlabel(label)
+
+
+def linear_axis(panel: Axes, values: Sequence[float], label: str) -> None:
+    """x on a linear scale with a tick at each of ``values``."""
+    _ticks(panel, values)
+    panel.set_xlabel(label)
+
+
+def _log_horizon(momentum: np.ndarray | float) -> np.ndarray:
+    return -np.log10(np.maximum(1.0 - np.asarray(momentum, dtype=float), 1e-9))
+
+
+def _momentum_of(log_horizon: np.ndarray | float) -> np.ndarray:
+    return 1.0 - 10.0 ** -np.asarray(log_horizon, dtype=float)
+
+
+def _ticks(panel: Axes, values: Sequence[float]) -> None:
+    ordered = sorted(set(values))
+    panel.xaxis.set_major_locator(FixedLocator(ordered))
+    panel.xaxis.set_major_formatter(FixedFormatter([f"{value:g}" for value in ordered]))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,204 @@
+"""Every figure: what it shows, which experiment it is drawn from, and how.
+
+A new figure is a function that draws a frame, in a file of its own, and an entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+import sweep_series
+from asyncpp.errors import ConfigError
+from curves import loss_curves
+from experiments import EXPERIMENTS, Experiments
+from figures.against import Series, draw_against
+from figures.axes import linear_axis, log_axis, momentum_axis
+from figures.loss_curves import draw_loss_curves
+from figures.optimizer_gap import draw_optimizer_gap
+from figures.stability import draw_stability
+from figures.staleness_probes import draw_staleness_probes
+from figures.timelines import draw_timelines
+from labels import CONDITIONS, LOSS_CURVES
+from probes import staleness_probes
+from runs import PassedOver
+
+Drawing = tuple[Figure, list[PassedOver]]
+
+BARS = "Means over seeds; bars are one sample standard deviation each way."
+
+
+@dataclass(frozen=True)
+class Family:
+    """name: of the files. experiment: a key of experiments.EXPERIMENTS.
+
+    draw: of that experiment's frame at a scale, with the runs that it had to pass over. It raises ConfigError where
+    none of them can be drawn.
+    """
+
+    name: str
+    title: str
+    caption: str
+    experiment: str
+    draw: Callable[[pd.DataFrame], Drawing]
+
+
+@dataclass(frozen=True)
+class Theory:
+    """A figure that needs no runs."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[], Figure]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """passed_over: runs that the figure leaves out, and why."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+    passed_over: list[PassedOver]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A figure for which there are no runs, why, and the command that makes them."""
+
+    name: str
+    title: str
+    reason: str
+    command: str
+
+
+def _loss_curves(frame: pd.DataFrame) -> Drawing:
+    curves = loss_curves(frame)
+    return draw_loss_curves(curves), curves.passed_over
+
+
+def _optimizer_gap(frame: pd.DataFrame) -> Drawing:
+    return draw_optimizer_gap(sweep_series.over_nothing(frame)), []
+
+
+def _staleness_probes(frame: pd.DataFrame) -> Drawing:
+    probed = staleness_probes(frame)
+    return draw_staleness_probes(probed.frame), probed.passed_over
+
+
+def _against(
+    rows: Callable[[pd.DataFrame], pd.DataFrame], titles: Mapping[str, str], axis: Callable[..., None], label: str
+) -> Callable[[pd.DataFrame], Drawing]:
+    return lambda frame: (draw_against(Series(rows(frame), titles, partial(axis, label=label))), [])
+
+
+FAMILIES = (
+    Family(
+        LOSS_CURVES,
+        "Loss over steps",
+        "Synchronous training, training with every gradient one update late, and the same with error feedback (EF).",
+        "optimizers",
+        _loss_curves,
+    ),
+    Family(
+        "optimizer_gap",
+        "Gap by optimizer (claims C1 and C3)",
+        "What one step of delay costs in validation loss, without and with error feedback, over the synchronous run of "
+        f"the same seed. {BARS} Hollow marks: the paper's 360M model, whose losses are lower: compare patterns.",
+        "optimizers",
+        _optimizer_gap,
+    ),
+    Family(
+        "momentum",
+        "Momentum (claim C2, the paper's Figure 4)",
+        "AdamW's first decay rate, and Muon's momentum. The axis is spaced by how many updates a momentum averages "
+        f"over. Every momentum has a synchronous run of its own. {BARS}",
+        "momentum",
+        _against(sweep_series.over_momentum, CONDITIONS, momentum_axis, "momentum"),
+    ),
+    Family(
+        "depth",
+        "Depth of the pipeline (claim C6, the paper's Figure 6)",
+        "PipeDream-2BW delays every gradient by one update at any depth P; PipeDream by P - 1 - s updates on stage s. "
+        f"{BARS}",
+        "depth",
+        _against(sweep_series.over_depth, sweep_series.DEPTH_TITLES, log_axis, "pipeline stages P"),
+    ),
+    Family(
+        "batch_size",
+        "Batch size (claim C7, the paper's Appendix A.2)",
+        f"As many tokens in larger or smaller batches, at one learning rate. {BARS}",
+        "batch_size",
+        _against(sweep_series.over_batch_size, CONDITIONS, log_axis, "batch (tokens)"),
+    ),
+    Family(
+        "learning_rate",
+        "Learning rate (the paper's Appendix A)",
+        f"The peak learning rate. {BARS}",
+        "learning_rate",
+        _against(sweep_series.over_learning_rate, CONDITIONS, log_axis, "peak learning rate"),
+    ),
+    Family(
+        "strength",
+        "Strength of error feedback",
+        "The share λ of the last error that is fed back: 0 is the plain delay, 1 the paper's. The weights can be read "
+        f"at x, where the next gradient is taken, or at z, where the optimizer stands. {BARS}",
+        "strength",
+        _against(sweep_series.over_strength, sweep_series.STRENGTH_TITLES, linear_axis, "strength of EF, λ"),
+    ),
+    Family(
+        "staleness_probes",
+        "Staleness, probed",
+        "The gradient of one batch at the weights that the delay gives it and at the newest ones, and one update "
+        "beside the last. A cosine of 1 and a ratio of 1 mean that the delay does not matter to that step.",
+        "probes",
+        _staleness_probes,
+    ),
+)
+THEORY = (
+    Theory(
+        "timelines",
+        "Schedules",
+        "What each of four stages does when: four micro-batches a batch, two batches, a backward as long as two "
+        "forwards, messages that take no time. Numbers are micro-batches, colours the weights that they run on.",
+        draw_timelines,
+    ),
+    Theory(
+        "stability",
+        "How large a step a delay allows",
+        "The largest step at which momentum SGD converges on a quadratic of curvature h: lines by theory (roots of the "
+        "characteristic polynomial on the unit circle), marks by experiment with asyncpp's own update. A delay of one "
+        "undoes what momentum adds to the stable steps; error feedback gives a part of it back, and none without "
+        "momentum.",
+        draw_stability,
+    ),
+)
+
+
+def draw_all(experiments: Experiments) -> Iterator[Drawn | Missing]:
+    """Every figure in order, at each scale that has its runs, or what makes them."""
+    for entry in (*FAMILIES, *THEORY):
+        yield from draw(experiments, entry.name)
+
+
+def draw(experiments: Experiments, name: str) -> Iterator[Drawn | Missing]:
+    """The figure called ``name`` at each scale that has its runs, or what makes them."""
+    entry = {entry.name: entry for entry in (*FAMILIES, *THEORY)}[name]
+    if isinstance(entry, Theory):
+        yield Drawn(name, entry.title, entry.caption, entry.draw(), [])
+        return
+    experiment, frames = EXPERIMENTS[entry.experiment], experiments.frames[entry.experiment]
+    if not frames:
+        yield Missing(name, entry.title, f"no runs of {' or '.join(experiment.sweeps)}", experiment.command())
+    for model, frame in frames.items():
+        suffix, title = (f"-{model}", f"{entry.title}, {model}") if len(frames) > 1 else ("", entry.title)
+        try:
+            yield Drawn(name + suffix, title, entry.caption, *entry.draw(frame))
+        except ConfigError as error:
+            yield Missing(name + suffix, title, error.accepted, experiment.command())

@@ -1,0 +1,55 @@
+"""What the delay costs each optimizer, and what is left of it with error feedback, beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from figures.style import WIDTH_IN, condition_looks, in_style, legend_above
+from gaps import paper_comparison
+from labels import CONDITIONS, in_order, optimizer_title
+
+ROW_IN, MARGIN_IN = 0.24, 0.85
+OFFSET = 0.16  # of a row: how far a condition's mark stands from its middle
+PAPER_SUFFIX = ", paper"
+
+
+def draw_optimizer_gap(frame: pd.DataFrame) -> Figure:
+    """frame: ``optimizer series seed gap``, a row a run, whose series is its condition, as of sweep_series."""
+    optimizers = in_order(frame["optimizer"])
+    late = [name for name in CONDITIONS if name != "sync"]
+    with in_style():
+        figure = Figure((WIDTH_IN[1], len(optimizers) * ROW_IN + MARGIN_IN), layout="constrained")
+        panel = figure.subplots()
+        looks = condition_looks()
+        for place, condition in enumerate(late):
+            offset = OFFSET * (2 * place - 1)
+            gaps = frame[frame["series"] == condition].groupby("optimizer")["gap"].agg(["mean", "std"]).fillna(0.0)
+            rows = [optimizers.index(name) + offset for name in gaps.index]
+            look = looks[condition] | {"linestyle": ""}
+            panel.errorbar(gaps["mean"], rows, xerr=gaps["std"], label=CONDITIONS[condition], capsize=2, **look)
+            _draw_paper(panel, optimizers, condition, offset, look["color"], look["marker"])
+        panel.axvline(0.0, color="black", linewidth=0.6)
+        panel.set_yticks(range(len(optimizers)), [optimizer_title(name) for name in optimizers])
+        panel.set_ylim(len(optimizers) - 0.5, -0.5)
+        panel.set_xlabel("gap to sync (nats per token)")
+        titles = [CONDITIONS[name] for name in late]
+        legend_above(figure, [*titles, *(title + PAPER_SUFFIX for title in titles)], num_columns=2)
+    return figure
+
+
+def _draw_paper(panel: Axes, optimizers: Iterable[str], condition: str, offset: float, color: str, marker: str) -> None:
+    """Hollow marks, slightly outside ours, where the paper gives both losses."""
+    gaps, rows = [], []
+    for row, optimizer in enumerate(optimizers):
+        theirs, _ = paper_comparison(optimizer) or (None, None)
+        sync, late = (theirs.losses[name] if theirs else None for name in ("sync", condition))
+        if sync and late:
+            gaps.append(late.mean - sync.mean)
+            rows.append(row + 2 * offset)
+    if gaps:
+        label = CONDITIONS[condition] + PAPER_SUFFIX
+        panel.plot(gaps, rows, linestyle="", marker=marker, color=color, fillstyle="none", markersize=3.5, label=label)

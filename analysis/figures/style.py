@@ -1,0 +1,73 @@
+"""The look that all figures share: sizes, a colour, dash and mark for each thing that is compared, and the files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rcParams, style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from labels import CONDITIONS
+
+STYLE = Path(__file__).parents[1] / "asyncpp.mplstyle"
+SUFFIXES = (".png", ".svg")
+
+WIDTH_IN = {1: 3.4, 2: 5.2, 3: 6.9}  # by number of columns: a journal's column, half-way, and its full width
+ROW_HEIGHT_IN = 1.7
+LEGEND_HEIGHT_IN = 0.6  # with the label below the panels
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, each with a mark of its own for greyscale.
+# The yellow of that list is left out: too faint for a line on white.
+_COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
+_MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+
+
+def in_style() -> Any:
+    """A context in which matplotlib draws as asyncpp.mplstyle says."""
+    return style.context(STYLE)
+
+
+def condition_looks() -> dict[str, dict[str, Any]]:
+    """Colour, dashes and mark of each of labels.CONDITIONS; to be asked for in_style."""
+    cycle = list(rcParams["axes.prop_cycle"])
+    return {
+        name: {**look, "marker": mark} for name, look, mark in zip(CONDITIONS, cycle, _MARKS[: len(cycle)], strict=True)
+    }
+
+
+def series_looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Colour and mark of each of ``names``, in their order; they come round after nine."""
+    return {
+        name: {"color": _COLOURS[index % len(_COLOURS)], "marker": _MARKS[index % len(_MARKS)]}
+        for index, name in enumerate(names)
+    }
+
+
+def legend_above(figure: Figure, titles: Sequence[str], num_columns: int | None = None) -> None:
+    """One legend for all panels, above them: those of ``titles`` that some panel draws, in this order."""
+    handles: dict[str, Any] = {}
+    for panel in figure.axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    shown = [title for title in titles if title in handles]
+    figure.legend(
+        [handles[title] for title in shown], shown, loc="outside upper center", ncols=num_columns or len(shown)
+    )
+
+
+def letter(panels: Sequence[Axes]) -> None:
+    """(a), (b), ... before the titles, for captions to name panels by."""
+    for index, panel in enumerate(panels):
+        panel.set_title(f"({chr(ord('a') + index)}) {panel.get_title()}".rstrip())
+
+
+def save(figure: Figure, out: Path, name: str) -> list[Path]:
+    """Write ``figure`` as out/name with each of SUFFIXES; the same figure gives the same bytes."""
+    paths = [out / f"{name}{suffix}" for suffix in SUFFIXES]
+    with in_style():
+        for path in paths:
+            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return paths

@@ -1,0 +1,62 @@
+"""Staleness probes of runs with trainer.probe_every: how a late gradient differs from a fresh one, layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from asyncpp.errors import require
+from asyncpp.records import METRICS_FILE, read_metrics
+from runs import PassedOver
+
+PREFIX = "probe/"
+# What asyncpp.trainer.probes writes: key and printed name, cosines in [-1, 1] and a ratio.
+QUANTITIES = {
+    "gradient_cosine": "cosine of the stale\nand the fresh gradient",
+    "gradient_norm_ratio": "norm of the stale over\nthe fresh gradient",
+    "update_cosine": "cosine of one update\nand the one before",
+}
+
+
+@dataclass(frozen=True)
+class Probes:
+    """frame: ``optimizer condition seed step quantity layer value``, a row a measurement. passed_over: runs without
+    any, and why."""
+
+    frame: pd.DataFrame
+    passed_over: list[PassedOver]
+
+
+def staleness_probes(runs: pd.DataFrame) -> Probes:
+    """What was probed in ``runs``, a frame with ``optimizer condition seed folder``.
+
+    Raises ConfigError where no run was probed.
+    """
+    rows, passed_over = [], []
+    for run in runs.itertuples():
+        try:
+            rows += _of_run(run)
+        except ValueError as reason:
+            passed_over.append(PassedOver(run.folder, str(reason)))
+    require(bool(rows), "runs", runs["folder"].iloc[0], "expected runs with trainer.probe_every")
+    columns = ["optimizer", "condition", "seed", "step", "quantity", "layer", "value"]
+    return Probes(pd.DataFrame(rows, columns=columns), passed_over)
+
+
+def _of_run(run: Any) -> list[tuple[Any, ...]]:
+    """Raises ValueError where there is nothing to be read."""
+    try:
+        metrics = read_metrics(run.folder / METRICS_FILE)
+        rows = [
+            (run.optimizer, run.condition, run.seed, row["step"], *key.removeprefix(PREFIX).split("/"), float(value))
+            for row in metrics
+            for key, value in row.items()
+            if key.startswith(PREFIX)
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(f"{METRICS_FILE} cannot be read") from None
+    if not rows:
+        raise ValueError("it was not probed")
+    return rows
