@@ -42,13 +42,13 @@ def exit_code_of(command: Callable[[], int], overrides: Sequence[str]) -> int:
     return arguments.exit_code_of(explained)
 
 
-def compose_overrides(overrides: Sequence[str], config_name: str = "train") -> DictConfig:
-    """What Hydra composes from conf/ and ``overrides``. Raises ConfigError."""
+def compose_overrides(overrides: Sequence[str], config_name: str = "train", with_hydra: bool = False) -> DictConfig:
+    """What Hydra composes from conf/ and ``overrides``, with its own node if that is wanted. Raises ConfigError."""
     inside_hydra = GlobalHydra.instance().is_initialized()  # hydra.main has done it, for the same folder
     try:
         with nullcontext() if inside_hydra else initialize_config_dir(str(CONF), version_base="1.3"):
-            composed = compose(config_name, overrides=list(overrides))
-        require_finite(composed)
+            composed = compose(config_name, overrides=list(overrides), return_hydra_config=with_hydra)
+        require_finite(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]))
         return composed
     except HYDRA_ERRORS as error:
         raise explain(error, overrides) from None

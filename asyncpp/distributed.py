@@ -51,7 +51,8 @@ def place_from(environment: Mapping[str, str]) -> Place | None:
             _number(environment, "SLURM_STEP_NUM_TASKS"),
             _number(environment, "SLURM_LOCALID"),
             environment.get("MASTER_ADDR") or _first_host(environment["SLURM_STEP_NODELIST"]),
-            20_000 + (job * 16 + step) % 40_000,
+            # below the ports that a system hands out (from 32768 on); jobs side by side differ
+            15_000 + (job * 16 + step) % 17_000,
             "SLURM_STEP_NUM_TASKS",
         )
     return None

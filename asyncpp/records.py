@@ -36,6 +36,7 @@ METRICS_FILE = "metrics.jsonl"
 SUMMARY_FILE = "summary.json"
 OUTPUT_FILE = "output.log"  # what the process printed, where a sweep started it
 LOCK_FILE = ".lock"
+COMMIT_FILE = "COMMIT"  # beside the package, in a copy of the code that has no git
 
 # Configuration keys that say where a run's records go, how it is watched or where its prepared tokens lie, not what it
 # computes: a run's hash leaves them out, and runs that are compared may differ in them.
@@ -180,26 +181,27 @@ def require_writable(folder: Path, key: str, value: str) -> None:
                 path.rmdir()
 
 
-def is_locked(folder: Path) -> bool:
-    """Whether a process holds the run folder just now."""
-    if not folder.is_dir():
+def is_locked(folder: Path, name: str = LOCK_FILE) -> bool:
+    """Whether a process holds the run folder, or its lock ``name``, just now."""
+    if not (folder / name).is_file():
         return False
     try:
-        with locked(folder):
+        with locked(folder, name):
             return False
     except RunIsLocked:
         return True
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, name: str = LOCK_FILE, wait: bool = False) -> Iterator[None]:
     """Hold the run folder for this process alone. The lock goes with the process, however it ends.
 
-    Raises RunIsLocked when another process holds it.
+    name: of another lock than the folder's own. Raises RunIsLocked when another process holds it, unless it is to
+    ``wait`` for that one.
     """
-    with (folder / LOCK_FILE).open("w") as file:
+    with (folder / name).open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise RunIsLocked(f"{folder} is being written by another process") from None
         yield
@@ -208,6 +210,8 @@ def locked(folder: Path) -> Iterator[None]:
 def commit() -> str:
     """The git commit of the source, with ``-dirty`` where the tree differs from it, or ``unknown``."""
     source = Path(__file__).parent
+    with suppress(FileNotFoundError):
+        return (source.parent / COMMIT_FILE).read_text(encoding="utf-8").strip()
     git = ["git", "-C", str(source)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()

@@ -2,6 +2,7 @@
 
     python -m asyncpp.train optimizer=muon correction=ef
     python -m asyncpp.train -m optimizer=adamw,muon correction=none,ef
+    python -m asyncpp.train -m optimizer=adamw,muon correction=none,ef hydra/launcher=slurm
 
 Exit codes: 0 done, 1 failed while running, 2 bad input, 75 interrupted (run again).
 """
@@ -22,7 +23,9 @@ from asyncpp.cells import cells_of
 from asyncpp.command import compose_overrides, exit_code_of
 from asyncpp.config import from_hydra
 from asyncpp.data.availability import require_available
-from asyncpp.errors import EXIT_DONE, EXIT_INTERRUPTED
+from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from asyncpp.launcher.launch import CellsNotDone
+from asyncpp.launcher.slurm_commands import SlurmFailed
 
 
 class _Interrupted(BaseException):
@@ -44,8 +47,14 @@ def main() -> int:
         arguments = get_args_parser().parse_args()
         if arguments.multirun and arguments.cfg == "job":
             return _print_cells(arguments.overrides, arguments.resolve)
-        with suppress(_Interrupted):
-            train()
+        try:
+            with suppress(_Interrupted):
+                train()
+        except CellsNotDone as ending:  # of hydra/launcher=local or slurm, which have said why
+            return ending.exit_code
+        except SlurmFailed as error:
+            print(f"error: {error}", file=sys.stderr)
+            return EXIT_FAILED
         return max(exit_codes, default=EXIT_DONE)
 
     try:

@@ -1,4 +1,5 @@
 """Sweeps: files that stand for tables and figures of the paper, and everything about running one.
 
-file.py reads a sweep file, expand.py makes its cells, run.py runs them; __main__.py lists the commands.
+file.py reads a sweep file, expand.py makes its cells, state.py says what became of them;
+__main__.py lists the commands.
 """

@@ -1,11 +1,17 @@
-"""Run a sweep file: one of sweeps/, each of which stands for a table or figure of the paper.
+"""Run a sweep and look after it. A sweep is a file of sweeps/, which stands for a table or figure of the paper.
 
     python -m asyncpp.sweep run demo                     every cell that is not finished, two at a time
     python -m asyncpp.sweep run demo seeds=[0,1,2] num_parallel=4
     python -m asyncpp.sweep run my_sweep.yaml            a file of one's own
+    python -m asyncpp.sweep run table1 launcher=slurm launcher.partition=gpu
+    python -m asyncpp.sweep status table1 [--watch] [json=true]
+    python -m asyncpp.sweep retry table1                 the failed cells only
+    python -m asyncpp.sweep cancel table1                what runs saves its state first; run goes on from there
+    python -m asyncpp.sweep prune table1                 says what could go; confirm=true removes it
 
-A cell is a run of ``python -m asyncpp.train`` in a process of its own, in runs/<sweep>/. All cells are checked, and
-the data is prepared, before the first one starts.
+A cell is a run in a process or job of its own, in runs/<sweep>/. All cells are checked, and the data is prepared,
+before the first one starts. What `python -m asyncpp.train -m ... hydra/launcher=local|slurm` starts is a sweep, too,
+and its name is its sweep_name.
 """
 
 from __future__ import annotations
@@ -13,20 +19,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from asyncpp.arguments import parse_arguments, stop_on_signals
+from asyncpp.arguments import stop_on_signals
 from asyncpp.command import exit_code_of
-from asyncpp.errors import EXIT_DONE, ConfigError, require
-from asyncpp.sweep.expand import SweepOptions
-from asyncpp.sweep.run import run_sweep
+from asyncpp.errors import EXIT_DONE, EXIT_FAILED, ConfigError, require
+from asyncpp.launcher.slurm_commands import SlurmFailed
+from asyncpp.sweep.control import cancel, retry, run
+from asyncpp.sweep.prune import prune
+from asyncpp.sweep.status import status
 
-
-def run(arguments: Sequence[str]) -> int:
-    require(len(arguments) > 0, "command", "run", "expected run <sweep> [key=value ...]")
-    return run_sweep(arguments[0], parse_arguments(arguments[1:], SweepOptions))
-
-
-# Each is given what stands after its name, and returns an exit code.
-COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"run": run}
+# Each is given a sweep's name and what stands after it, and returns an exit code.
+OF_ONE_SWEEP: Mapping[str, Callable[[str, Sequence[str]], int]] = {
+    "run": run,
+    "status": status,
+    "retry": retry,
+    "cancel": cancel,
+    "prune": prune,
+}
 
 
 def main() -> int:
@@ -38,11 +46,16 @@ def main() -> int:
 
     def command() -> int:
         name, *rest = arguments
-        if name not in COMMANDS:
-            raise ConfigError("command", name, f"expected one of {', '.join(COMMANDS)}")
-        return COMMANDS[name](rest)
+        if name not in OF_ONE_SWEEP:
+            raise ConfigError("command", name, f"expected one of {', '.join(OF_ONE_SWEEP)}")
+        require(len(rest) > 0, "command", name, f"expected {name} <sweep> [key=value ...]")
+        return OF_ONE_SWEEP[name](rest[0], rest[1:])
 
-    return exit_code_of(command, arguments)
+    try:
+        return exit_code_of(command, arguments)
+    except SlurmFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_FAILED
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from datetime import timedelta
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,7 @@ def launch(config: Config, folder: Path, start: Start) -> dict[str, float]:
     num_ranks = config.pipeline.num_ranks
     context = multiprocessing.get_context("forkserver")  # imports torch once for all ranks, and forks without threads
     context.set_forkserver_preload(PRELOAD)
+    _start_forkserver()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     cells = context.RawArray("q", num_ranks * _FIELDS + 1)  # the last one says that the ranks are to stop
 
@@ -96,6 +98,16 @@ def launch(config: Config, folder: Path, start: Start) -> dict[str, float]:
     finally:
         for rank in ranks:
             rank.end()
+
+
+def _start_forkserver() -> None:
+    """Start it deaf to the signals that stop a run: Slurm sends them to every process of a job."""
+    resource_tracker.ensure_running()  # which the next line would start, and which lets signals in
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Rank:

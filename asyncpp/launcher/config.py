@@ -1,0 +1,121 @@
+"""How cells are started: an entry of conf/hydra/launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from asyncpp.arguments import no_such_key
+from asyncpp.command import typed
+from asyncpp.config import Config
+from asyncpp.errors import ConfigError, require
+
+
+@dataclass
+class LauncherConfig:
+    """name: of the launcher. num_parallel: cells at a time."""
+
+    name: str = MISSING
+    num_parallel: int = MISSING
+
+    def check(self, config: Config) -> None:
+        """Raise ConfigError where this can't start a run of ``config``."""
+        require(self.num_parallel >= 1, "num_parallel", self.num_parallel, "expected 1 or more")
+
+
+@dataclass
+class LocalConfig(LauncherConfig):
+    """Processes of this machine, each with the threads that trainer.num_threads gives it."""
+
+
+@dataclass
+class SlurmConfig(LauncherConfig):
+    """nodes, tasks_per_node: a run's tasks, one a rank (null: as it has ranks), or a single one that starts the ranks.
+
+    gpus_per_node, cpus_per_task, mem_gb, partition, account, qos, constraint, exclude: as sbatch knows them; null asks
+    for nothing, but cpus_per_task for a core a thread. timeout_min: of one launch of a cell, which is then requeued.
+    signal_delay_s: how long before that a run is told to save its state. max_num_requeues: for time limits and
+    preemptions together. setup: shell lines before a cell. sbatch: further flags. wait: for the last cell to end.
+    """
+
+    nodes: int = MISSING
+    tasks_per_node: int | None = MISSING
+    gpus_per_node: int | None = MISSING
+    cpus_per_task: int | None = MISSING
+    mem_gb: float | None = MISSING
+    partition: str | None = MISSING
+    account: str | None = MISSING
+    qos: str | None = MISSING
+    constraint: str | None = MISSING
+    exclude: str | None = MISSING
+    timeout_min: int = MISSING
+    signal_delay_s: int = MISSING
+    max_num_requeues: int = MISSING
+    setup: list[str] = field(default_factory=list)
+    sbatch: dict[str, Any] = field(default_factory=dict)
+    wait: bool = MISSING
+
+    def check(self, config: Config) -> None:
+        super().check(config)
+        for key in ("nodes", "tasks_per_node", "cpus_per_task", "timeout_min", "signal_delay_s"):
+            value = getattr(self, key)
+            require(value is None or value >= 1, f"launcher.{key}", value, "expected 1 or more")
+        requeues, delay_s = self.max_num_requeues, self.signal_delay_s
+        require(requeues >= 0, "launcher.max_num_requeues", requeues, "expected 0 or more")
+        limit_s = 60 * self.timeout_min
+        accepted = f"expected less than the {limit_s} s of launcher.timeout_min={self.timeout_min}"
+        require(delay_s < limit_s, "launcher.signal_delay_s", delay_s, accepted)
+        num_ranks, num_tasks = num_ranks_of(config), self.num_tasks(config)
+        key, value = "launcher.tasks_per_node", self.tasks_per_node
+        if value is None:
+            key, value = "launcher.nodes", self.nodes
+        accepted = (
+            f"expected nodes x tasks_per_node = {num_ranks}, the stages x replicas of pipeline={config.pipeline.name}"
+        )
+        require(num_tasks in (1, num_ranks), key, value, f"{accepted}, not {num_tasks}")
+
+    def num_tasks(self, config: Config) -> int:
+        """Of one run: one a rank unless tasks_per_node says otherwise."""
+        return self.nodes * self.tasks_of_node(config)
+
+    def tasks_of_node(self, config: Config) -> int:
+        return self.tasks_per_node or -(-num_ranks_of(config) // self.nodes)
+
+    def cpus_of_task(self, config: Config) -> int:
+        """Cores: one a thread."""
+        ranks_of_task = num_ranks_of(config) // self.num_tasks(config)
+        return self.cpus_per_task or config.trainer.num_threads * ranks_of_task
+
+
+KINDS: Mapping[str, type[LauncherConfig]] = {"local": LocalConfig, "slurm": SlurmConfig}
+
+
+def num_ranks_of(config: Config) -> int:
+    """Processes that a run of ``config`` has."""
+    return 1 if config.pipeline.is_simulated else config.pipeline.num_ranks
+
+
+def launcher_of(composed: DictConfig) -> LauncherConfig:
+    """The launcher of a cell, from what Hydra composed, its own node included. Raises ConfigError."""
+    name = composed.hydra.launcher.get("name")
+    require(name in KINDS, "hydra/launcher", name, f"expected one of {', '.join(KINDS)}")
+    return typed(composed.hydra, "launcher", KINDS[name])
+
+
+def launcher_from(values: Mapping[str, Any], changes: Sequence[str]) -> LauncherConfig:
+    """The launcher that ``values``, of a ledger, say, with ``changes``: key=value. Raises ConfigError."""
+    kind = KINDS[values["name"]]
+    for change in changes:
+        key, _, value = change.partition("=")
+        known = [field.name for field in fields(kind)]
+        require(key in known, f"launcher.{key}", value, no_such_key(key, known))
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(kind), dict(values), OmegaConf.from_dotlist(list(changes)))
+        return OmegaConf.to_object(merged)  # pyright: ignore[reportReturnType]
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError("launcher", " ".join(changes), str(error).splitlines()[0].lower()) from None

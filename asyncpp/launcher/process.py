@@ -1,0 +1,64 @@
+"""A cell's process, as every launcher starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from asyncpp import records
+
+Process = subprocess.Popen[bytes]
+
+
+def start_cell(folder: Path, num_threads: int, environment: Mapping[str, str], output: IO[bytes] | None) -> Process:
+    """Start the run of ``folder``. output: where what it prints goes; None for where this process prints.
+
+    environment: variables in addition to this process's; those of Code.environment choose the code.
+    """
+    threads = {"OMP_NUM_THREADS": str(num_threads), "MKL_NUM_THREADS": str(num_threads)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "asyncpp.launcher.run_cell", str(folder)],
+        stdout=output,
+        stderr=subprocess.STDOUT if output else None,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl-C reaches this process, which passes it on once
+        env=os.environ | dict(environment) | threads,
+    )
+
+
+def output_file(folder: Path) -> IO[bytes]:
+    """Beside the run's records, after what earlier launches printed."""
+    return (folder / records.OUTPUT_FILE).open("ab")
+
+
+def note_death(folder: Path, exit_code: int) -> None:
+    """Where a signal killed the process, nothing says so but this line, the last one of the run's output."""
+    if exit_code < 0:
+        with output_file(folder) as output:
+            output.write(f"\nerror: the run was killed by {signal.Signals(-exit_code).name}\n".encode())
+
+
+def last_words(folder: Path) -> str:
+    """Why the run in ``folder`` ended, on one line: its summary's error, or the last line that it printed."""
+    summary = records.read_summary(folder) or {}
+    error = str(summary.get("error") or "")
+    return last_line(error) or last_line_of(folder / records.OUTPUT_FILE) or "it left no word"
+
+
+def last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def last_line_of(path: Path) -> str:
+    """The last line of a file's end that is not empty; empty where there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            return last_line(file.read().decode(errors="replace"))
+    except FileNotFoundError:
+        return ""

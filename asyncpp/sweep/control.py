@@ -1,0 +1,80 @@
+"""``run``, ``retry`` and ``cancel``: what is started, and stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from asyncpp.arguments import parse_arguments
+from asyncpp.errors import EXIT_DONE, EXIT_FAILED
+from asyncpp.launcher import slurm_commands
+from asyncpp.launcher.cell import Cell
+from asyncpp.launcher.config import launcher_from
+from asyncpp.launcher.launch import launch
+from asyncpp.launcher.ledger import Entry, Ledger
+from asyncpp.saved_config import read_config
+from asyncpp.sweep.expand import LOCAL, SweepOptions, expand
+from asyncpp.sweep.file import load_sweep
+from asyncpp.sweep.state import LIVE, State, open_ledger, states_of
+
+
+@dataclass
+class PlaceOptions:
+    runs_dir: str = "runs"
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Start every cell of the sweep file ``name`` that is not finished."""
+    launcher, rest = _split(arguments)
+    options = parse_arguments(rest, SweepOptions)
+    overrides = [f"hydra/{word}" if word.startswith("launcher=") else f"hydra.{word}" for word in launcher]
+    return launch(expand(name, load_sweep(name), options, [*LOCAL, *overrides]))
+
+
+def retry(name: str, arguments: Sequence[str]) -> int:
+    """Start the failed cells again: their configuration as it was, with the code as it is now.
+
+    ``launcher.<key>=<value>`` changes how they are started.
+    """
+    launcher, rest = _split(arguments)
+    ledger = open_ledger(name, parse_arguments(rest, PlaceOptions).runs_dir)
+    changes = [word.removeprefix("launcher.") for word in launcher]
+    entries = ledger.entries()
+    failed = [entries[cell.run] for cell in states_of(ledger) if cell.state is State.FAILED]
+    print(f"{ledger.folder.name}: {len(failed)} failed", flush=True)
+    return launch([_cell_of(ledger, entry, changes) for entry in failed]) if failed else EXIT_DONE
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """``launcher=<name>`` and ``launcher.<key>=<value>``, and the other arguments."""
+    launcher = [word for word in arguments if word.startswith(("launcher=", "launcher."))]
+    return launcher, [word for word in arguments if word not in launcher]
+
+
+def _cell_of(ledger: Ledger, entry: Entry, changes: Sequence[str]) -> Cell:
+    config = read_config("run", ledger.folder / entry.run)
+    launcher = launcher_from(entry.launcher, changes)
+    launcher.check(config)
+    return Cell(tuple(entry.overrides), config, launcher)
+
+
+def cancel(name: str, arguments: Sequence[str]) -> int:
+    """Stop every cell that runs or waits. What runs saves its state first, and ``run`` goes on from there."""
+    ledger = open_ledger(name, parse_arguments(arguments, PlaceOptions).runs_dir)
+    entries = ledger.entries()
+    live = [entries[cell.run] for cell in states_of(ledger) if cell.state in LIVE]
+    slurm_commands.cancel([entry.job for entry in live if entry.job and entry.launcher["name"] == "slurm"])
+    elsewhere = 0
+    for job in {entry.job for entry in live if entry.job and entry.launcher["name"] == "local"}:
+        host, _, process = job.rpartition(":")
+        if host == socket.gethostname():
+            os.kill(int(process), signal.SIGINT)  # it holds the cells' claims, so it is that process still
+        else:
+            print(f"left alone: process {process} on {host}", file=sys.stderr)
+            elsewhere += 1
+    print(f"{ledger.folder.name}: {len(live)} cells asked to stop")
+    return EXIT_FAILED if elsewhere else EXIT_DONE
