@@ -25,7 +25,7 @@ class LauncherConfig:
 
     def check(self, config: Config) -> None:
         """Raise ConfigError where this can't start a run of ``config``."""
-        require(self.num_parallel >= 1, "num_parallel", self.num_parallel, "expected 1 or more")
+        require(self.num_parallel >= 1, "launcher.num_parallel", self.num_parallel, "expected 1 or more")
 
 
 @dataclass

@@ -51,7 +51,7 @@ def test_one_bad_cell_stops_all_before_they_start(tmp_path):
         (["run", "demo", "scale=huge"], "scale=huge: expected one of tiny"),
         (["run", "demo", "seed=1"], "seed=1: no such key; did you mean seeds?"),
         (["run", "demo", "num_parallel=two"], "num_parallel=two: value 'two'"),
-        (["run", "demo", "num_parallel=0"], "num_parallel=0: expected 1 or more"),
+        (["run", "demo", "num_parallel=0"], "launcher.num_parallel=0: expected 1 or more"),
         (["run", "demo", "seeds=[]"], "seeds=[]: expected at least one seed"),
         (["run", "demo", "seeds=[0"], "seeds=[0: expected a YAML value"),
         (["run", "demo", "nonsense"], "argument=nonsense: expected key=value, with a key of seeds, "),

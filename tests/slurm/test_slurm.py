@@ -1,0 +1,127 @@
+"""Sweeps on a real Slurm: started, preempted, timed out, killed, cancelled. Nothing is lost, not the last bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from slurm_place import Place, queue, results, wait_until
+
+from asyncpp import records
+
+pytestmark = pytest.mark.slurm
+
+TWO_RANKS = {"pipeline": "2bw", "pipeline.num_stages": 2}
+FOUR_RANKS = {"pipeline": "2bw", "pipeline.num_stages": 4}
+
+
+def preempt() -> None:
+    """A job of the higher partition takes both nodes whole, and ends at once."""
+    before = {job.split("|")[0] for job in queue()}
+    command = ["sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true"]
+    subprocess.run(command, check=True, capture_output=True)
+    wait_until(lambda: {job.split("|")[0] for job in queue()} <= before, "the end of the job that preempts")
+
+
+def num_restarts(folder: Path) -> int:
+    """Of a run: how often it went on from a checkpoint."""
+    return (folder / records.OUTPUT_FILE).read_text().count("resuming after")
+
+
+def process_of(folder: Path) -> int:
+    """The training process of a run."""
+    found = subprocess.run(["pgrep", "-f", f"run_cell .*{folder.name}"], capture_output=True, text=True).stdout.split()
+    return int(found[0])
+
+
+def test_hydras_multirun_is_an_array_and_a_hung_up_terminal_ends_nothing(place: Place):
+    """Six cells through Hydra's launcher, which submits and returns."""
+    place.write("six", [])
+    shared = json.loads((place.folder / "six.yaml").read_text())["scales"]["tiny"]
+    common = [f"{key}={'null' if value is None else value}" for key, value in shared.items()]
+    grid = ["-m", "optimizer=adamw,muon,lion", "delay=sync,one_step"]
+    cells = [*grid, "trainer.num_steps=20", "sweep_name=six", *common]
+    place.python("asyncpp.train", *cells, "hydra/launcher=slurm")
+    jobs = place.jobs("six")
+    assert len(jobs) == 6 and len({(job or "").split("_")[0] for job in jobs}) == 1
+    wait_until(lambda: not queue(), "an empty queue")
+    place.python("asyncpp.train", *cells, "runs_dir=reference")  # Hydra's own launcher: in one process, one by one
+    runs, reference = (sorted(place.folder.glob(f"{where}/six/tiny-*")) for where in ("runs", "reference"))
+    assert len(runs) == 6 and [results(run) for run in runs] == [results(run) for run in reference]
+    assert all(records.is_finished(run) for run in runs)
+    again = place.python("asyncpp.train", *cells, "hydra/launcher=slurm")
+    assert "6 runs, 6 finished before" in again and place.jobs("six") == jobs
+
+
+def test_twelve_cells_two_of_which_fail(place: Place):
+    """Ten results, both errors, and a retry of exactly the two."""
+    broken = {"optimizer.lr": 1e30, "trainer.max_skipped_steps": 2}
+    good = [{"optimizer.lr": rate} for rate in (1e-4, 2e-4, 3e-4, 4e-4, 5e-4, 6e-4, 7e-4, 8e-4, 9e-4, 1e-3)]
+    place.write("twelve", [*good, broken, broken | {"optimizer": "muon"}], trainer__num_steps=6)
+    place.run("twelve", "launcher.wait=true", exit_code=1)
+    before, jobs = place.status("twelve"), place.jobs("twelve")
+    assert [cell["state"] for cell in before.values()] == ["done"] * 10 + ["failed"] * 2
+    for cell in list(before.values())[10:]:
+        assert cell["error"].startswith("no finite gradient in 2 steps in a row, the last at step")
+    place.python("asyncpp.sweep", "retry", "twelve", exit_code=1)
+    after = place.jobs("twelve")
+    assert after[:10] == jobs[:10] and not set(after[10:]) & set(jobs[10:])
+    assert [cell["state"] for cell in place.status("twelve").values()] == ["done"] * 10 + ["failed"] * 2
+
+
+def test_four_ranks_on_two_nodes_preempted_twice(place: Place):
+    place.write("preempted", [FOUR_RANKS], trainer__num_steps=1200)
+    place.run("preempted", "launcher.nodes=2", "launcher.partition=main")
+    (folder,) = place.folders("preempted")
+    for num_preempted in (1, 2):
+        place.wait_for_steps(folder, place.num_steps(folder) + 30)
+        preempt()
+        wait_until(lambda n=num_preempted: num_restarts(folder) == n, f"restart {num_preempted}")
+    place.wait_for_end("preempted")
+    place.check_against_reference("preempted")
+
+
+def test_two_ranks_reach_the_time_limit_and_go_on(place: Place):
+    """Of a job of one minute, which other launchers would take for one that timed out for good."""
+    place.write("limited", [TWO_RANKS], trainer__num_steps=4000)
+    place.run("limited", "launcher.timeout_min=1", "launcher.signal_delay_s=55")
+    (folder,) = place.folders("limited")
+    place.wait_for_end("limited")
+    assert num_restarts(folder) >= 1
+    place.check_against_reference("limited")
+
+
+def test_a_kill_and_a_cancelled_job_and_a_cancelled_sweep(place: Place):
+    """Each says what happened, holds no process back, and goes on to the same losses."""
+    place.write("ended", [{"optimizer": name} for name in ("adamw", "muon", "lion")], trainer__num_steps=600)
+    place.run("ended")
+    killed, cancelled, stopped = place.folders("ended")
+    for folder in (killed, cancelled, stopped):
+        place.wait_for_steps(folder, 110)
+    os.kill(process_of(killed), signal.SIGKILL)
+    subprocess.run(["scancel", place.jobs("ended")[1] or ""], check=True)
+    wait_until(lambda: len(queue()) == 1, "two jobs to end")
+    states = place.status("ended")
+    assert states[killed.name]["state"] == "failed"
+    assert states[killed.name]["error"] == "error: the run was killed by SIGKILL"
+    assert (states[cancelled.name]["state"], states[stopped.name]["state"]) == ("stopped", "running")
+    place.python("asyncpp.sweep", "cancel", "ended")
+    wait_until(lambda: not queue(), "an empty queue")
+    assert place.status("ended")[stopped.name]["state"] == "stopped"
+    place.python("asyncpp.sweep", "retry", "ended")
+    place.run("ended", "launcher.wait=true", exit_code=1)  # the one that is retried is left alone
+    place.wait_for_end("ended")
+    place.check_against_reference("ended")
+
+
+def test_what_slurm_cannot_do_is_one_line_and_nothing_is_submitted(place: Place):
+    place.write("refused", [{}], trainer__num_steps=2)
+    command = ["asyncpp.sweep", "run", "refused.yaml", "launcher=slurm"]
+    place.python(*command, "launcher.partition=gpu", exit_code=2)
+    place.python(*command, "launcher.constraint=a100", exit_code=1)  # which only sbatch knows
+    assert queue() == []
+    assert [cell["state"] for cell in place.status("refused").values()] == ["missing"]
