@@ -5,7 +5,7 @@ SEEDS ?= 0
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv demo test test-slow test-all lint bench timelines clean
+.PHONY: venv demo test test-slow test-slurm test-all lint bench timelines clean
 .DELETE_ON_ERROR:
 
 venv: $(STAMP)
@@ -26,13 +26,18 @@ demo: venv
 	$(BIN)/python analysis/make_tables.py runs=runs/demo
 
 test: venv
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto -m "not slow and not slurm"
 
 test-slow: venv
 	$(BIN)/python -m pytest -n auto -m slow
 
+# On a Slurm of this machine's own; as root, and apt-get installs it where it is missing.
+test-slurm: venv
+	tests/slurm/cluster.sh up
+	$(BIN)/python -m pytest tests/slurm -m slurm; code=$$?; tests/slurm/cluster.sh down; exit $$code
+
 test-all: venv
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -m "not slurm"
 
 lint: venv
 	$(BIN)/ruff check .

@@ -38,7 +38,7 @@ class SlurmConfig(LauncherConfig):
     """nodes, tasks_per_node: a run's tasks, one a rank (null: as it has ranks), or a single one that starts the ranks.
 
     gpus_per_node, cpus_per_task, mem_gb, partition, account, qos, constraint, exclude: as sbatch knows them; null asks
-    for nothing, but cpus_per_task for a core a thread. timeout_min: of one launch of a cell, which is then requeued.
+    for a GPU a rank where a run wants one, a core a thread, and nothing else. timeout_min: of one launch of a cell, which is then requeued.
     signal_delay_s: how long before that a run is told to save its state. max_num_requeues: for time limits and
     preemptions together. setup: shell lines before a cell. sbatch: further flags. wait: for the last cell to end.
     """
@@ -85,6 +85,12 @@ class SlurmConfig(LauncherConfig):
 
     def tasks_of_node(self, config: Config) -> int:
         return self.tasks_per_node or -(-num_ranks_of(config) // self.nodes)
+
+    def gpus_of_node(self, config: Config) -> int | None:
+        """One a rank, where a run wants them."""
+        if self.gpus_per_node is not None or not config.trainer.device.startswith("cuda"):
+            return self.gpus_per_node
+        return -(-num_ranks_of(config) // self.nodes)
 
     def cpus_of_task(self, config: Config) -> int:
         """Cores: one a thread."""

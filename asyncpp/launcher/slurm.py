@@ -73,7 +73,7 @@ def _parameters(cell: Cell, code: Code) -> dict[str, Any]:
         "nodes": launcher.nodes,
         "ntasks_per_node": launcher.tasks_of_node(cell.config),
         "cpus_per_task": cpus,
-        "gpus_per_node": launcher.gpus_per_node,
+        "gpus_per_node": launcher.gpus_of_node(cell.config),
         "mem": None if launcher.mem_gb is None else f"{round(launcher.mem_gb * 1024)}MB",
         "partition": launcher.partition,
         "account": launcher.account,
