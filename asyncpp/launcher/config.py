@@ -38,9 +38,10 @@ class SlurmConfig(LauncherConfig):
     """nodes, tasks_per_node: a run's tasks, one a rank (null: as it has ranks), or a single one that starts the ranks.
 
     gpus_per_node, cpus_per_task, mem_gb, partition, account, qos, constraint, exclude: as sbatch knows them; null asks
-    for a GPU a rank where a run wants one, a core a thread, and nothing else. timeout_min: of one launch of a cell, which is then requeued.
-    signal_delay_s: how long before that a run is told to save its state. max_num_requeues: for time limits and
-    preemptions together. setup: shell lines before a cell. sbatch: further flags. wait: for the last cell to end.
+    for a GPU a rank where a run wants one, a core a thread, and nothing else. timeout_min: of one launch of a cell,
+    which is then requeued. signal_delay_s: how long before that a run is told to save its state. max_num_requeues: for
+    time limits and preemptions together. setup: shell lines before a cell. sbatch: further flags. wait: for the last
+    cell to end.
     """
 
     nodes: int = MISSING

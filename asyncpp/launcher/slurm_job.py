@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -56,7 +55,7 @@ class CellJob:
         return DelayedSubmission(self)
 
     def _requeue(self, folder: Path) -> None:
-        """Does not return where Slurm starts the job again."""
+        """Have Slurm end this job and start it again: whatever its processes do now, it is not over."""
         job, num_requeues = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         if slurm_commands.state_of(job) != "RUNNING":
             return  # it was cancelled, or its time is over
@@ -69,8 +68,6 @@ class CellJob:
             slurm_commands.requeue(job)
         except slurm_commands.SlurmFailed as error:
             print(f"error: not requeued: {error}", file=sys.stderr)
-            return
-        time.sleep(600.0)  # Slurm ends this process before it starts the job again
 
 
 def _run_child(folder: Path, num_threads: int, output: IO[bytes] | None) -> tuple[int, bool]:

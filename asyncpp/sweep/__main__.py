@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from asyncpp.arguments import stop_on_signals
 from asyncpp.command import exit_code_of
-from asyncpp.errors import EXIT_DONE, EXIT_FAILED, ConfigError, require
+from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
 from asyncpp.launcher.slurm_commands import SlurmFailed
 from asyncpp.sweep.control import cancel, retry, run
 from asyncpp.sweep.prune import prune
@@ -56,6 +56,9 @@ def main() -> int:
     except SlurmFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FAILED
+    except KeyboardInterrupt:
+        print("\ninterrupted; what Slurm has goes on, and status shows it", file=sys.stderr)
+        return EXIT_INTERRUPTED
 
 
 if __name__ == "__main__":

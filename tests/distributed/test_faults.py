@@ -191,3 +191,15 @@ def test_an_interrupt_ends_all_ranks(tmp_path, data, how):
     code, _, errors = run.end()
     assert code == 75 and "interrupted" in errors
     assert run.summary()["status"] == "interrupted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGUSR2, signal.SIGTERM])
+def test_a_signal_to_every_process_of_the_run_stops_it_like_one_to_the_first(tmp_path, data, how):
+    """Slurm's signals reach them all, multiprocessing's own helpers included."""
+    run = Started(tmp_path, data, "trainer.num_micro_batches=2")
+    run.wait_for_step(3)
+    os.killpg(run.process.pid, how)
+    code, _, errors = run.end()
+    assert code == 75 and "which are saved" in errors, errors
+    assert run.summary()["status"] == "interrupted"
