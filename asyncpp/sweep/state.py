@@ -88,7 +88,7 @@ def _judge(
     live: Mapping[str, str],
     ended: Mapping[str, str],
 ) -> tuple[State, str | None]:
-    """The state, and for a failed cell its error."""
+    """The state, and where a cell failed, or will not be requeued, why."""
     if status == Status.FINISHED:
         return State.DONE, None
     if entry.job is not None and entry.job in live:
@@ -98,7 +98,8 @@ def _judge(
     if records.is_locked(folder, CLAIM_FILE):
         return State.QUEUED, None
     if status == Status.INTERRUPTED:
-        return State.STOPPED, None
+        words = last_line_of(folder / records.OUTPUT_FILE)
+        return State.STOPPED, words if words.startswith("error:") else None  # as when it was requeued too often
     slurm = ended.get(entry.job or "", "")
     if slurm.startswith("CANCELLED"):
         return State.STOPPED, None

@@ -47,14 +47,14 @@ install_packages() {
 
 write_configuration() {
   mkdir -p $ETC
-  # Without cred_expire a requeued job waits two minutes. Without preempt_send_user_signal and a grace time, a preempted
+  # Without cred_expire (5 s are its least) a requeued job waits two minutes. Without preempt_send_user_signal and a grace time, a preempted
   # job is killed without a word. Slurm knows what became of a killed or cancelled job only with accounting.
   cat >$ETC/slurm.conf <<CONF
 ClusterName=asyncpp
 SlurmctldHost=$(hostname -s)(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
-AuthInfo=cred_expire=3
+AuthInfo=cred_expire=5
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none

@@ -74,7 +74,7 @@ def test_twelve_cells_two_of_which_fail(place: Place):
 
 
 def test_four_ranks_on_two_nodes_preempted_twice(place: Place):
-    place.write("preempted", [FOUR_RANKS], trainer__num_steps=1200)
+    place.write("preempted", [FOUR_RANKS], trainer__num_steps=400)
     place.run("preempted", "launcher.nodes=2", "launcher.partition=main")
     (folder,) = place.folders("preempted")
     for num_preempted in (1, 2):
