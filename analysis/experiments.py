@@ -22,23 +22,27 @@ from runs import AXES, PassedOver, comparable, read_runs
 class Experiment:
     """sweeps: whose runs are taken together. axes: what they may differ in, as for runs.comparable.
 
-    makes: what a reader gets from it, in words.
+    makes: what a reader gets from it, in words. then: what has to be done with its runs before it can be made.
     """
 
     makes: str
     sweeps: tuple[str, ...]
     axes: tuple[str, ...] = AXES
+    then: str | None = None
 
     def command(self, seeds: Sequence[int] | None = None) -> str:
         """What makes its runs, or more of them."""
         chosen = f" seeds=[{','.join(str(seed) for seed in seeds)}]" if seeds else ""
-        return " && ".join(f"python -m asyncpp.sweep run {sweep}{chosen}" for sweep in self.sweeps)
+        commands = [f"python -m asyncpp.sweep run {sweep}{chosen}" for sweep in self.sweeps]
+        return " && ".join([*commands, *([self.then] if self.then else [])])
 
 
 EXPERIMENTS = {
     "optimizers": Experiment("Tables 1 and 2", ("table1_optimizers", "table2_error_feedback")),
     "moe": Experiment("Table 3", ("table3_moe",)),
-    "downstream": Experiment("Table 4", ("table4_downstream",)),
+    "downstream": Experiment(
+        "Table 4", ("table4_downstream",), then="python eval/run.py 'ckpt=runs/table4_downstream/*'"
+    ),
     "momentum": Experiment(
         "Figure 4 (momentum)", ("figure4_momentum",), (*AXES, "optimizer.betas", "optimizer.momentum")
     ),
@@ -54,6 +58,14 @@ EXPERIMENTS = {
     "strength": Experiment("the strength of error feedback", ("strength",), (*AXES, "correction.strength")),
     "probes": Experiment("staleness probes", ("probes",)),
     "moments": Experiment("AdamW's moments", ("moments",), (*AXES, "optimizer.delayed_moment")),
+}
+
+# Names by which sweeps went before: their runs count as what the sweep is called now.
+EARLIER_NAMES = {
+    "table1": "table1_optimizers",
+    "tiny_moe": "table3_moe",
+    "figure4": "figure4_momentum",
+    "figure6": "figure6_pipedream",
 }
 
 # What stands for Tables 1 and 2 where their own sweeps have no runs, and no table otherwise.
@@ -91,7 +103,8 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     experiment differ in more than its axes.
     """
     read = read_runs(runs_dir)
-    rows = [row for row in read.rows if scale in (None, row["model"])]
+    now_called = [row | {"sweep_name": EARLIER_NAMES.get(row["sweep_name"], row["sweep_name"])} for row in read.rows]
+    rows = [row for row in now_called if scale in (None, row["model"])]
     models = ", ".join(sorted({row["model"] for row in read.rows}))
     require(bool(rows), "scale", scale, f"expected one of {models}, of which there are finished runs")
     sweeps_of = _sweeps(rows)

@@ -56,6 +56,10 @@ class PassedOver:
     folder: Path
     reason: str
 
+    def as_dict(self) -> dict[str, str]:
+        """Plain values, ready for JSON."""
+        return {"folder": str(self.folder), "reason": self.reason}
+
 
 @dataclass(frozen=True)
 class LoadedRuns:
