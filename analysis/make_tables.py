@@ -119,7 +119,7 @@ def _scored(experiments: Experiments) -> list[Document]:
     """Table 4, one for each scale that has scored runs; with several its file is named after the scale, too."""
     frames = [
         (model, frame)
-        for name in ("downstream", "optimizers", "moe")
+        for name in ("downstream", "moe", "optimizers")
         for model, frame in experiments.frames[name].items()
     ]
     rows_of: dict[str, list[downstream.Row]] = {}

@@ -18,6 +18,7 @@ import pandas as pd
 from asyncpp.records import METRICS_FILE
 from asyncpp.schedule.builders import build
 from asyncpp.schedule.timeline import timeline
+from runs import UNREADABLE
 
 VALIDATION_KEY = "val/loss"
 NUM_BATCHES = 4  # of the shorter of two schedules that are timed: the longer one has one more, as long as any
@@ -46,7 +47,7 @@ def validation_curve(folder: Path, tokens_of_step: float) -> pd.Series | None:
             if VALIDATION_KEY.encode() in line and line.endswith(b"\n"):  # a last line without one was cut
                 row = json.loads(line)
                 losses[row["step"] * tokens_of_step] = float(row[VALIDATION_KEY])
-    except (OSError, ValueError, KeyError, TypeError):
+    except UNREADABLE:
         return None
     curve = pd.Series(losses, dtype=float).sort_index()
     return curve if len(curve) and np.isfinite(curve).all() else None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import EXPERIMENTS
+from experiments import EXPERIMENTS, Experiment
 from gaps import Comparison, Estimate, compare_optimizers, paper, paper_comparison, paper_moe_comparison
 from labels import CONDITIONS, OPTIMIZERS, in_order, optimizer_title
 
@@ -89,20 +89,20 @@ def make_tables(frames: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[Table]
     tables = []
     rows, settings = _rows(frames["optimizers"])
     if rows:
-        own = frames["optimizers"].values()
         for name, title, conditions, has_recovered in (
             ("table1", "Table 1. What a one-step gradient delay costs", ("sync", "async"), False),
             ("table2", "Table 2. What error feedback (EF) wins back", ("sync", "async", "async_ef"), True),
         ):
-            missing = [*_incomplete(rows, own, conditions), *_not_run(rows)]
+            missing = _incomplete(rows, frames["optimizers"], conditions, EXPERIMENTS["optimizers"])
             tables.append(Table(name, title, settings, rows, conditions, has_recovered, small, missing))
+        tables[-1].missing.extend(_not_run(rows))
     rows, settings = _rows(frames["moe"])
     if rows:
         rows = [Row(row.optimizer, row.model, row.ours, None, None) for row in rows]
         theirs, mark = paper_moe_comparison() or (None, None)
         title = "Table 3. The same for a mixture of experts"
         conditions = ("sync", "async", "async_ef")
-        missing = _incomplete(rows, frames["moe"].values(), conditions)
+        missing = _incomplete(rows, frames["moe"], conditions, EXPERIMENTS["moe"])
         rows.append(Row(None, None, None, theirs, mark))
         tables.append(Table("table3", title, settings, rows, conditions, True, large, missing))
     return tables
@@ -140,27 +140,32 @@ def _rows(frames: Mapping[str, pd.DataFrame]) -> tuple[list[Row], list[str]]:
     return rows, settings
 
 
-def _incomplete(rows: Iterable[Row], frames: Iterable[pd.DataFrame], conditions: tuple[str, ...]) -> list[str]:
-    """The cells with fewer seeds than the fullest one, and what would fill them."""
-    counts = {
-        (row.optimizer, condition): estimate.num_seeds if estimate else 0
-        for row in rows
-        if row.ours
-        for condition in conditions
-        for estimate in [row.ours.losses[condition]]
-    }
-    fullest = max(counts.values())
-    short = [
-        f"{optimizer_title(str(optimizer))} {CONDITIONS[condition]} ({count} of {fullest})"
-        for (optimizer, condition), count in counts.items()
-        if count < fullest
-    ]
-    if not short:
-        return []
-    sweeps = sorted({str(sweep) for frame in frames for sweep in frame["sweep_name"]})
-    seeds = ",".join(str(seed) for seed in sorted({int(seed) for frame in frames for seed in frame["seed"]}))
-    commands = " && ".join(f"python -m asyncpp.sweep run {sweep} seeds=[{seeds}]" for sweep in sweeps)
-    return [f"{', '.join(short)}: {commands}"]
+def _incomplete(
+    rows: Iterable[Row], frames: Mapping[str, pd.DataFrame], conditions: tuple[str, ...], experiment: Experiment
+) -> list[str]:
+    """At each scale the cells with fewer seeds than the fullest one, and what would fill them."""
+    missing = []
+    for model, frame in frames.items():
+        counts = {
+            f"{optimizer_title(str(row.optimizer))} {CONDITIONS[name]}": _num_seeds(row.ours, name)
+            for row in rows
+            if row.model == model and row.ours is not None
+            for name in conditions
+        }
+        fullest = max(counts.values(), default=0)
+        short = [f"{cell} ({count} of {fullest})" for cell, count in counts.items() if count < fullest]
+        if short:
+            seeds = sorted({int(seed) for seed in frame["seed"]})
+            sweep = str(frame["sweep_name"].iloc[0])
+            named = f"python -m asyncpp.sweep run {sweep} seeds=[{','.join(str(seed) for seed in seeds)}]"
+            command = experiment.command(model, seeds) if sweep in experiment.sweeps else named
+            missing.append(f"{', '.join(short)}: {command}")
+    return missing
+
+
+def _num_seeds(comparison: Comparison, condition: str) -> int:
+    estimate = comparison.losses[condition]
+    return estimate.num_seeds if estimate else 0
 
 
 def _not_run(rows: Iterable[Row]) -> list[str]:

@@ -57,6 +57,6 @@ RULE = Rule(
     f"{MARGIN:g} above chance. Equal means that the 95 % interval of the difference, from a bootstrap paired by item, "
     f"lies within {MARGIN:g}: the paper's own differences are smaller, but a benchmark of 2,000 items can't tell less. "
     "The claim holds where every benchmark is equal, and does not hold where one differs by more.",
-    experiments=("downstream", "optimizers", "moe"),
+    experiments=("downstream", "moe", "optimizers"),
     judge=judge_downstream,
 )

@@ -66,7 +66,8 @@ class Rule:
     """How one claim is judged.
 
     rule: what would count and what would not, and why.
-    experiments: names of EXPERIMENTS, whose runs can show it; of a scale, those of the first that says anything count.
+    experiments: names of EXPERIMENTS, whose runs can show it; of a scale, those of the first that says anything count,
+    and the first of all is what adds evidence.
     judge: the runs of one scale to its statements; none where they say nothing.
     """
 
@@ -88,7 +89,7 @@ class Rule:
             statements = self.judge(frame)
             if statements and scale not in by_scale:
                 verdict = overall(statement.verdict for statement in statements if statement.counts)
-                more = command(more_seeds(frame["seed"]))
+                more = command(scale, more_seeds(frame["seed"]))
                 by_scale[scale] = Claim(self.name, self.text, self.rule, scale, verdict, statements, more)
         untried = Claim(self.name, self.text, self.rule, None, Verdict.OPEN, [], command())
         return list(by_scale.values()) or [untried]
