@@ -122,8 +122,7 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     experiment differ in more than its axes.
     """
     read = read_runs(runs_dir)
-    now_called = [row | {"sweep_name": EARLIER_NAMES.get(row["sweep_name"], row["sweep_name"])} for row in read.rows]
-    rows = [row for row in now_called if scale in (None, row["model"])]
+    rows = [_now_called(row) for row in read.rows if scale in (None, row["model"])]
     models = ", ".join(sorted({row["model"] for row in read.rows}))
     require(bool(rows), "scale", scale, f"expected one of {models}, of which there are finished runs")
     sweeps_of = _sweeps(rows)
@@ -141,6 +140,10 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     accepted = f"expected runs of one of the sweeps {known}, or of one sweep alone; found {found}"
     require(any(frames.values()), "runs", runs_dir, accepted)
     return Experiments(runs_dir, frames, sorted(passed_over, key=lambda entry: entry.folder))
+
+
+def _now_called(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"sweep_name": EARLIER_NAMES.get(row["sweep_name"], row["sweep_name"])}
 
 
 def _sweep_scale(sweep: str, model: str | None) -> str | None:

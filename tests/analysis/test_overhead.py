@@ -29,10 +29,17 @@ def curve(overhead: float = 1.0, exponent: float = 0.5, steps: np.ndarray = STEP
 @settings(max_examples=50, deadline=None)
 @given(st.floats(1.0, 6.0), st.floats(0.2, 1.0))
 def test_a_planted_overhead_is_found(overhead: float, exponent: float) -> None:
-    found = token_overhead(curve(exponent=exponent), curve(overhead, exponent))
-    assert found.tokens == pytest.approx(overhead, rel=0.02)
+    often = np.arange(10, 401, 10)
+    found = token_overhead(curve(1.0, exponent, often), curve(overhead, exponent, often))
+    assert found.tokens == pytest.approx(overhead, rel=0.01)
     assert not found.is_bound
     assert found.reaches_sync == (overhead == 1.0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(1.0, 3.0), st.floats(0.2, 1.0))
+def test_eight_validations_find_it_within_three_percent(overhead: float, exponent: float) -> None:
+    assert token_overhead(curve(1.0, exponent), curve(overhead, exponent)).tokens == pytest.approx(overhead, rel=0.03)
 
 
 def test_a_delayed_run_that_is_better_has_an_overhead_below_one() -> None:
@@ -101,7 +108,7 @@ def test_a_planted_time_to_loss(plant: PlantRun) -> None:
     assert row.time == pytest.approx(1.20 * 4 / 7, rel=0.01)
     assert (row.verdict, row.num_reaching_sync) == ("faster", 0)
     markdown = time_to_loss.to_markdown([row], 4, 4)
-    assert "| tiny  | AdamW     | async     |  3 | 1.20 ±0.01 * | 0.69 |" in markdown
+    assert "| tiny  | AdamW     | async     |  3 | 1.20 ±0.01 * | 0.68 |" in markdown
     assert json.dumps(row.record(), allow_nan=False)
     assert r"\toprule" in time_to_loss.to_latex([row], 4, 4)
 

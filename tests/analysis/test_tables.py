@@ -92,6 +92,72 @@ def test_nine_optimizers_fit_a_terminal_in_the_papers_order(plant: PlantRun) -> 
         assert [line[0] for line in cells(markdown)[1:] if line[0]] == list(OPTIMIZERS.values())
 
 
+def plant_conditions(plant: PlantRun, losses: dict[str, float], seeds: int = 2, **values) -> Path:
+    for condition, loss in losses.items():
+        delay, correction = DELAY_AND_CORRECTION[condition]
+        for seed in range(seeds):
+            path = plant(delay=delay, correction=correction, seed=seed, val_loss=loss + 0.1 * seed, **values)
+    return path.parent
+
+
+def test_table_3_is_the_mixture_of_experts_with_the_papers_own_line(plant: PlantRun) -> None:
+    moe = {"sweep": "table3_moe", "summary": {"model": "tiny_moe"}, "config": {"model.name": "tiny_moe"}}
+    runs_dir = plant_conditions(plant, {"sync": 4.0, "async": 4.1, "async_ef": 4.05}, optimizer="muon", **moe)
+    (table3,) = tables_of(runs_dir)
+    assert table3.file_name == "table3"
+    assert cells(to_markdown(table3))[1:] == [
+        ["Muon", "ours n=2", "4.050 ±0.071", "4.150 ±0.071", "4.100 ±0.071", "0.100 ±0.000 *", "50 % [50, 50]"],
+        ["", "paper [S]", "1.906", "1.911", "1.906", "0.005", "100 %"],
+    ]
+    assert "10B mixture of experts" in to_markdown(table3)
+    frame = pd.DataFrame(table3.records())
+    assert list(frame["paper_async"].dropna()) == [1.911]
+    lines = to_latex(table3).splitlines()
+    assert r"-- & -- & -- & -- & -- & -- & 0 & 1.906 & 1.911 & 1.906 & 0.005 & 100 \% & S \\" in lines
+
+
+def test_scales_are_lines_of_one_optimizer(plant: PlantRun) -> None:
+    plant_conditions(plant, {"sync": 4.0, "async": 5.0}, sweep="table1_optimizers")
+    larger = {
+        "summary": {"model": "135m", "num_steps": 800},
+        "config": {"model.name": "135m", "trainer.num_steps": 800},
+    }
+    runs_dir = plant_conditions(plant, {"sync": 3.0, "async": 3.2}, seeds=1, sweep="table1_optimizers", **larger)
+    table1, _ = tables_of(runs_dir)
+    assert [line[:2] for line in cells(to_markdown(table1))[1:]] == [
+        ["AdamW", "tiny n=2"],
+        ["AdamW", "135m n=1"],
+        ["", "paper [S]"],
+    ]
+    assert "AdamW, 135m & 3.000 & 3.200 & 0.200 & 1 &" in to_latex(table1)
+    assert "model=135m, 800 steps" in to_markdown(table1)
+
+
+def test_a_missing_cell_says_what_fills_it(plant: PlantRun) -> None:
+    plant_conditions(plant, {"sync": 4.0, "async": 5.0, "async_ef": 4.5}, sweep="table1_optimizers")
+    runs_dir = plant_conditions(plant, {"sync": 4.0}, sweep="table1_optimizers", optimizer="muon")
+    table1, table2 = tables_of(runs_dir)
+    command = "python -m asyncpp.sweep run table2_error_feedback seeds=[0,1]"
+    assert table1.missing == [f"Muon async (0 of 2): {command}"]
+    assert table2.missing[0] == f"Muon async (0 of 2), Muon async + EF (0 of 2): {command}"
+    assert table2.missing[1].startswith("NorMuon, SOAP, Adan, Lion, MARS: python -m asyncpp.sweep run ")
+    assert "No runs yet: Muon async (0 of 2)" in to_markdown(table1).replace("\n  ", " ")
+
+
+def test_a_missing_cell_of_another_sweep_names_that_sweep(plant: PlantRun) -> None:
+    runs_dir = plant_conditions(plant, {"sync": 4.0}, sweep="mine")
+    table1, _ = tables_of(runs_dir)
+    assert table1.missing == ["AdamW async (0 of 2): python -m asyncpp.sweep run mine seeds=[0,1]"]
+
+
+def test_gaps_come_with_p_values_and_intervals(planted_demo: Path) -> None:
+    record = next(row for row in tables_of(planted_demo)[1].records() if row["optimizer"] == "muon")
+    assert record["gap_p_value"] < 0.001
+    assert record["gap_low"] == pytest.approx(0.1)
+    assert record["recovered_fraction_high"] == pytest.approx(0.75)
+    assert record["scale"] == "tiny"
+
+
 def test_csv_keeps_ours_and_the_papers_in_separate_columns(planted_demo: Path, tmp_path: Path) -> None:
     _, table2 = tables_of(planted_demo)
     (tmp_path / "table.csv").write_text(to_csv(table2))
