@@ -183,12 +183,12 @@ def _read(run: Run) -> dict[str, Any]:
     row["sweep_name"] = str(row["sweep_name"] or run.folder.parent.name)
     row["condition"] = condition(staleness, summary["correction"], summary["delay"])
     row["folder"] = run.folder
-    row["config"] = _read_config(run.folder / CONFIG_FILE)
+    row["config"] = read_config(run.folder / CONFIG_FILE)
     return row
 
 
-def _read_config(path: Path) -> dict[str, str]:
-    """The resolved configuration as dotted keys and JSON texts, without bookkeeping."""
+def read_config(path: Path) -> dict[str, str]:
+    """The resolved configuration as dotted keys and JSON texts, without bookkeeping. Raises UnusableRun."""
     try:
         config = yaml.load(path.read_bytes(), Loader=_Loader)  # _Loader is a safe one
     except (OSError, ValueError, yaml.YAMLError):
