@@ -1,0 +1,24 @@
+"""A run's losses as one figure, for trackers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from asyncpp import records
+
+
+def draw_losses(folder: Path) -> Figure:
+    """Training and validation loss (nats a token) by step, from the metrics file of the run folder."""
+    rows = records.read_metrics(folder / records.METRICS_FILE)
+    figure = Figure((5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for key, style in (("train/loss", {"linewidth": 0.8, "alpha": 0.6}), ("val/loss", {"marker": "o"})):
+        points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
+        axes.plot([step for step, _ in points], [loss for _, loss in points], label=key, **style)
+    axes.set_xlabel("step (updates)")
+    axes.set_ylabel("loss (nats per token)")
+    axes.set_title(folder.name, fontsize="small")
+    axes.legend()
+    return figure
