@@ -1,0 +1,143 @@
+"""What there is in sweeps/: the claim that each file stands for, and what it costs at every scale.
+
+Costs are the planner's, for the model's FLOPs at a stated share of the peak: a guide to what fits a budget. Cells that
+differ in seed, delay or correction alone cost the same, so that one of them is planned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from asyncpp.arguments import parse_arguments
+from asyncpp.errors import EXIT_DONE, require
+from asyncpp.planner.stages import cut
+from asyncpp.run_plan import device_hours, hardware, plan_config
+from asyncpp.sweep.expand import SweepOptions, compose_cell, overrides_of_cells
+from asyncpp.sweep.file import SweepFile, load_sweep, sweep_names
+
+CPU = "cpu"  # of conf/hardware: one core, for runs with trainer.device=cpu
+# What takes no time worth a plan of its own, so that cells which differ in nothing else are planned once.
+COST_FREE = ("seed", "sweep_name", "runs_dir", "delay", "correction")
+
+
+@dataclass
+class ListOptions:
+    """hardware: an option of conf/hardware, for runs on GPUs. mfu: share of the peak that is reached."""
+
+    json: bool = False
+    hardware: str = "h100"
+    mfu: float = 0.4
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A sweep at one scale. device: of conf/hardware. device_hours: of all its runs together."""
+
+    scale: str
+    is_paper_scale: bool
+    num_runs: int
+    device: str
+    device_hours: float
+    folder: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """shares_with: other sweeps that have the folder, too, and make none of the runs twice that they have in common.
+
+    cost: the scales in one line, which the header of the sweep's file has, too.
+    """
+
+    name: str
+    paper: str
+    claim: str
+    shares_with: list[str]
+    cost: str
+    scales: list[Entry]
+
+
+def list_sweeps(arguments: Sequence[str]) -> int:
+    """``python -m asyncpp.sweep list [json=true] [hardware=h100] [mfu=0.4]``."""
+    options = parse_arguments(arguments, ListOptions)
+    require(0.0 < options.mfu <= 1.0, "mfu", options.mfu, "expected a number in (0, 1]")
+    sweeps = [describe(name, options) for name in sweep_names()]
+    if options.json:
+        print(json.dumps(asdict(options) | {"sweeps": [asdict(sweep) for sweep in sweeps]}, indent=1))
+    else:
+        _print(sweeps, options)
+    return EXIT_DONE
+
+
+def describe(name: str, options: ListOptions) -> Sweep:
+    """The sweep file ``name`` of sweeps/, costed. Raises ConfigError."""
+    sweep = load_sweep(name)
+    folder = sweep.folder or name
+    others = [other for other in sweep_names() if other != name and (load_sweep(other).folder or other) == folder]
+    entries = [_entry(name, sweep, scale, options) for scale in sweep.scales]
+    return Sweep(name, sweep.paper, sweep.claim, others, "; ".join(map(_in_words, entries)), entries)
+
+
+def _in_words(entry: Entry) -> str:
+    unit = "core-hours" if entry.device == CPU else "GPU-hours"
+    return f"{entry.scale} {entry.num_runs} runs, {rounded(entry.device_hours)} {unit}"
+
+
+def rounded(hours: float) -> str:
+    """Two digits, without an exponent."""
+    return f"{float(f'{hours:.2g}'):,g}"
+
+
+def _entry(name: str, sweep: SweepFile, scale: str, options: ListOptions) -> Entry:
+    cells = overrides_of_cells(name, sweep, SweepOptions(scale=scale))
+    device, hours, planned = CPU, 0.0, {}
+    for overrides in cells:
+        kind = tuple(override for override in overrides if _group(override) not in COST_FREE)
+        if kind not in planned:
+            device, planned[kind] = _cost(overrides, options)
+        hours += planned[kind]
+    is_first = scale == next(iter(sweep.scales))
+    return Entry(
+        scale=scale,
+        is_paper_scale=scale == sweep.paper_scale,
+        num_runs=len(cells),
+        device=device,
+        device_hours=hours,
+        folder=f"runs/{sweep.folder_at(name, sweep.at(scale))}",
+        command=f"python -m asyncpp.sweep run {name}" + ("" if is_first else f" scale={scale}"),
+    )
+
+
+def _cost(overrides: Sequence[str], options: ListOptions) -> tuple[str, float]:
+    """The device of the run that ``overrides`` compose to, and its hours of it. Raises ConfigError."""
+    config = compose_cell(overrides).config
+    device = CPU if config.trainer.device == "cpu" else options.hardware
+    plan = plan_config(config, hardware(device), options.mfu)
+    return device, device_hours(config, plan, cut(plan))
+
+
+def _group(override: str) -> str:
+    return override.partition("=")[0].partition(".")[0]
+
+
+def _print(sweeps: Sequence[Sweep], options: ListOptions) -> None:
+    console = Console(highlight=False)
+    for sweep in sweeps:
+        shared = f"; in one folder with {', '.join(sweep.shares_with)}" if sweep.shares_with else ""
+        console.print(f"[bold]{sweep.name}[/]  {sweep.paper}{shared}")
+        console.print(sweep.claim.strip())
+        table = Table.grid(padding=(0, 2))
+        for entry in sweep.scales:
+            scale = f"{entry.scale} (paper)" if entry.is_paper_scale else entry.scale
+            hours = f"{rounded(entry.device_hours)} {entry.device}-hours"
+            table.add_row(f"  {scale}", f"{entry.num_runs} runs", hours, entry.command)
+        console.print(table, "", sep="\n")
+    console.print(
+        f"Hours are plans (python -m asyncpp.plan): {options.hardware} in bf16, cpu one core in float32, both at "
+        f"{options.mfu:.0%} of the peak. hardware=... and mfu=... make others."
+    )
