@@ -43,13 +43,12 @@ class Entry:
     num_runs: int
     device: str
     device_hours: float
-    folder: str
     command: str
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """shares_with: other sweeps that have the folder, too, and make none of the runs twice that they have in common.
+    """folder: below runs_dir. shares_with: other sweeps that have the folder, too, and make none of the runs twice that they have in common.
 
     cost: the scales in one line, which the header of the sweep's file has, too.
     """
@@ -57,6 +56,7 @@ class Sweep:
     name: str
     paper: str
     claim: str
+    folder: str
     shares_with: list[str]
     cost: str
     scales: list[Entry]
@@ -77,10 +77,10 @@ def list_sweeps(arguments: Sequence[str]) -> int:
 def describe(name: str, options: ListOptions) -> Sweep:
     """The sweep file ``name`` of sweeps/, costed. Raises ConfigError."""
     sweep = load_sweep(name)
-    folder = sweep.folder or name
-    others = [other for other in sweep_names() if other != name and (load_sweep(other).folder or other) == folder]
+    folder = sweep.folder_of(name)
+    others = [other for other in sweep_names() if other != name and load_sweep(other).folder_of(other) == folder]
     entries = [_entry(name, sweep, scale, options) for scale in sweep.scales]
-    return Sweep(name, sweep.paper, sweep.claim, others, "; ".join(map(_in_words, entries)), entries)
+    return Sweep(name, sweep.paper, sweep.claim, folder, others, "; ".join(map(_in_words, entries)), entries)
 
 
 def _in_words(entry: Entry) -> str:
@@ -108,7 +108,6 @@ def _entry(name: str, sweep: SweepFile, scale: str, options: ListOptions) -> Ent
         num_runs=len(cells),
         device=device,
         device_hours=hours,
-        folder=f"runs/{sweep.folder_at(name, sweep.at(scale))}",
         command=f"python -m asyncpp.sweep run {name}" + ("" if is_first else f" scale={scale}"),
     )
 

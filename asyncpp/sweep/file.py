@@ -90,10 +90,9 @@ class SweepFile:
             launcher=changes.launcher,
         )
 
-    def folder_at(self, name: str, scale: Scale) -> str:
-        """Below runs_dir, where the runs of the sweep ``name`` go: sizes apart, as a table compares runs of one."""
-        own = self.folder or name
-        return own if scale.name == next(iter(self.scales)) else f"{own}-{scale.name}"
+    def folder_of(self, name: str) -> str:
+        """The sweep_name of its runs, where ``name`` is the sweep's own."""
+        return self.folder or name
 
 
 def load_sweep(name: str) -> SweepFile:

@@ -47,7 +47,8 @@ def _records(data: bytes) -> Iterator[bytes]:
             continue
         _, length, kind = HEADER.unpack_from(data, position)
         position += HEADER.size
-        whole = data[position : position + length] if kind in (FULL, FIRST) else whole + data[position : position + length]
+        chunk = data[position : position + length]
+        whole = chunk if kind in (FULL, FIRST) else whole + chunk
         position += length
         if kind in (FULL, LAST):
             yield whole
