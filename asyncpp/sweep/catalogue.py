@@ -1,7 +1,7 @@
 """What there is in sweeps/: the claim that each file stands for, and what it costs at every scale.
 
-Costs are the planner's, for the model's FLOPs at a stated share of the peak: a guide to what fits a budget. Cells that
-differ in seed, delay or correction alone cost the same, so that one of them is planned.
+Costs are the planner's, for the model's FLOPs at a stated share of the peak: a guide to what fits a budget. Of cells
+that differ in seed or method alone one is planned: their updates differ by no more than a hundredth of a step.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 
 from rich.console import Console
 from rich.table import Table
 
 from asyncpp.arguments import parse_arguments
+from asyncpp.command import compose_overrides, typed
+from asyncpp.config import from_hydra
 from asyncpp.errors import EXIT_DONE, require
 from asyncpp.planner.stages import cut
 from asyncpp.run_plan import device_hours, hardware, plan_config
-from asyncpp.sweep.expand import SweepOptions, compose_cell, overrides_of_cells
+from asyncpp.sweep.expand import SweepOptions, overrides_of_cells
 from asyncpp.sweep.file import SweepFile, load_sweep, sweep_names
 
 CPU = "cpu"  # of conf/hardware: one core, for runs with trainer.device=cpu
-# What takes no time worth a plan of its own, so that cells which differ in nothing else are planned once.
-COST_FREE = ("seed", "sweep_name", "runs_dir", "delay", "correction")
+METHOD = ("seed", "optimizer", "delay", "correction")  # groups that change a plan's time by next to nothing
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Sweep:
-    """folder: below runs_dir. shares_with: other sweeps that have the folder, too, and make none of the runs twice that they have in common.
+    """folder: below runs_dir. shares_with: other sweeps that have it, too, and make no common run twice.
 
     cost: the scales in one line, which the header of the sweep's file has, too.
     """
@@ -97,7 +99,7 @@ def _entry(name: str, sweep: SweepFile, scale: str, options: ListOptions) -> Ent
     cells = overrides_of_cells(name, sweep, SweepOptions(scale=scale))
     device, hours, planned = CPU, 0.0, {}
     for overrides in cells:
-        kind = tuple(override for override in overrides if _group(override) not in COST_FREE)
+        kind = _kind(overrides)
         if kind not in planned:
             device, planned[kind] = _cost(overrides, options)
         hours += planned[kind]
@@ -114,14 +116,24 @@ def _entry(name: str, sweep: SweepFile, scale: str, options: ListOptions) -> Ent
 
 def _cost(overrides: Sequence[str], options: ListOptions) -> tuple[str, float]:
     """The device of the run that ``overrides`` compose to, and its hours of it. Raises ConfigError."""
-    config = compose_cell(overrides).config
+    config = from_hydra(compose_overrides(overrides))
     device = CPU if config.trainer.device == "cpu" else options.hardware
     plan = plan_config(config, hardware(device), options.mfu)
     return device, device_hours(config, plan, cut(plan))
 
 
-def _group(override: str) -> str:
-    return override.partition("=")[0].partition(".")[0]
+def _kind(overrides: Sequence[str]) -> tuple[object, ...]:
+    """What runs of the same cost have in common."""
+    groups = [override.partition("=")[0].partition(".")[0] for override in overrides]
+    shape = [override for override, group in zip(overrides, groups, strict=True) if group not in METHOD]
+    optimizer = [override for override in overrides if override.startswith("optimizer=")]
+    return *shape, _has_two_passes(*optimizer[-1:])
+
+
+@cache
+def _has_two_passes(*choice: str) -> bool:
+    """Whether the optimizer of ``choice``, an override, has every batch pass twice."""
+    return typed(compose_overrides(choice), "optimizer").needs_fresh_gradients
 
 
 def _print(sweeps: Sequence[Sweep], options: ListOptions) -> None:

@@ -125,7 +125,7 @@ def test_the_whole_of_tiny_takes_two_cores_less_than_90_minutes(listed):
         ({"paper_scale": "vast"}, "paper", "paper_scale=vast: expected one of tiny, big"),
         ({"scales": {"tiny": {"seeds": ["x"]}}}, None, "scales.tiny.seeds"),
         ({"scales": {"tiny": {"cells": 3}}}, None, "scales.tiny.cells=3: "),
-        ({"scales": {"tiny": {"trainer.num_stepz": 2}}}, None, "trainer.num_stepz=2: no such key; did you mean num_ste"),
+        ({"scales": {"tiny": {"trainer.num_stepz": 2}}}, None, "trainer.num_stepz=2: no such key; did you mean num_st"),
         ({"scales": {"tiny": {"grid": {"optimizer": []}}}}, None, r"grid.optimizer=\[\]: expected at least one in the"),
         ({"cells": [{}, {"optimizer": "adamw"}]}, None, "sweep=.*mine.yaml: expected cells that differ: two of them"),
         ({"nonsense": 1}, None, "nonsense=1: no such key; .*accepted here: claim, .*sweep file"),

@@ -89,8 +89,6 @@ def broken_init(**settings):
 
 
 class BrokenRun:
-    summary: dict = {}
-
     def define_metric(self, *arguments, **options) -> None:
         pass
 
