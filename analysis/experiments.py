@@ -38,7 +38,7 @@ class Experiment:
 EXPERIMENTS = {
     "optimizers": Experiment("Tables 1 and 2", ("table1_optimizers", "table2_error_feedback")),
     "moe": Experiment("Table 3", ("table3_moe",)),
-    "downstream": Experiment("Table 4", ("table4_downstream",)),
+    "downstream": Experiment("Table 4", ("table3_moe",)),  # whose runs the sweep table4_downstream shares
     "momentum": Experiment(
         "Figure 4 (momentum)", ("figure4_momentum",), (*AXES, "optimizer.betas", "optimizer.momentum")
     ),
