@@ -64,6 +64,7 @@ def offline_files(config: Config) -> list[Path]:
 
 
 def test_wandb_has_every_row_and_a_resumed_run_is_the_same_run_there(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(mirror_module, "INTERRUPTED_TIMEOUT_S", 60.0)  # this machine may have much else to do
     config = configured(tmp_path, data, *OFFLINE)
     stop_after(monkeypatch, 3)
     assert run(config) == 75
@@ -135,6 +136,7 @@ def test_wandb_is_offline_until_there_is_a_key(tmp_path, home, data, monkeypatch
     tracked = TrackedRun(tmp_path, "small", "0123abcd", {}, 0)
     WandbTracker(logger, tracked)
     (home / ".netrc").write_text("machine api.wandb.ai login user password key\n")
+    (home / ".netrc").chmod(0o600)  # as `wandb login` leaves it
     WandbTracker(logger, tracked)
     (home / ".netrc").unlink()
     monkeypatch.setenv("WANDB_API_KEY", "key")
@@ -176,7 +178,7 @@ def test_a_slow_tracker_is_not_waited_for_and_loses_nothing():
 
 
 def test_a_tracker_that_hangs_is_left_behind(monkeypatch, capsys):
-    monkeypatch.setattr(mirror_module, "CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(mirror_module, "INTERRUPTED_TIMEOUT_S", 0.05)
     tracker = Slow()
     mirror = Mirror("slow", lambda: tracker)
     mirror.log({"step": 0.0})

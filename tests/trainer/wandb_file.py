@@ -21,13 +21,13 @@ def read_records(path: Path) -> list[Record]:
 
 
 def history(records: list[Record]) -> list[dict[str, Any]]:
-    """The logged rows, without what wandb adds to them."""
+    """The logged rows, without the loss figure and what wandb adds to them."""
     rows = [
         {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
         for record in records
         if record.HasField("history")
     ]
-    return [{key: value for key, value in row.items() if not key.startswith("_")} for row in rows]
+    return [{key: value for key, value in row.items() if not key.startswith(("_", "loss_figure"))} for row in rows]
 
 
 def summary(records: list[Record]) -> dict[str, Any]:

@@ -1,18 +1,24 @@
-"""A run's losses as one figure, for trackers."""
+"""A run's losses as one picture, for trackers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from asyncpp import records
 
 
-def draw_losses(folder: Path) -> Figure:
-    """Training and validation loss (nats a token) by step, from the metrics file of the run folder."""
+def draw_losses(folder: Path) -> np.ndarray:
+    """Training and validation loss (nats a token) by step, from the metrics file of the run folder.
+
+    Returns pixels, of shape (height, width, 4), in uint8.
+    """
     rows = records.read_metrics(folder / records.METRICS_FILE)
-    figure = Figure((5.2, 3.4), layout="constrained")
+    figure = Figure((5.2, 3.4), dpi=150, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
     axes = figure.subplots()
     for key, style in (("train/loss", {"linewidth": 0.8, "alpha": 0.6}), ("val/loss", {"marker": "o"})):
         points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
@@ -21,4 +27,5 @@ def draw_losses(folder: Path) -> Figure:
     axes.set_ylabel("loss (nats per token)")
     axes.set_title(folder.name, fontsize="small")
     axes.legend()
-    return figure
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())

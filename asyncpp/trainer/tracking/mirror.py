@@ -10,7 +10,8 @@ from queue import SimpleQueue
 from asyncpp.records import Status
 from asyncpp.trainer.tracking.tracker import Row, Tracker
 
-CLOSE_TIMEOUT_S = 15.0  # so long a run waits for its tracker at its end; one that is preempted has little more
+CLOSE_TIMEOUT_S = 60.0  # so long a run waits for its tracker at its end
+INTERRUPTED_TIMEOUT_S = 10.0  # and one that was asked to stop, which may be killed soon
 
 _End = tuple[Status, Mapping[str, float]]
 
@@ -34,11 +35,12 @@ class Mirror:
             self._rows.put(row)
 
     def close(self, status: Status, summary: Mapping[str, float]) -> None:
-        """Wait until the tracker has seen everything, up to CLOSE_TIMEOUT_S."""
+        """Wait until the tracker has seen everything, for so long."""
+        timeout_s = INTERRUPTED_TIMEOUT_S if status == Status.INTERRUPTED else CLOSE_TIMEOUT_S
         self._rows.put((status, summary))
-        self._thread.join(CLOSE_TIMEOUT_S)
+        self._thread.join(timeout_s)
         if self._thread.is_alive():
-            self._warn(f"not done {CLOSE_TIMEOUT_S:g} s after the run's end")
+            self._warn(f"not done {timeout_s:g} s after the run's end")
 
     def _follow(self, open_tracker: Callable[[], Tracker]) -> None:
         try:

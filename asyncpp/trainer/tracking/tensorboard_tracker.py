@@ -30,6 +30,6 @@ class TensorboardTracker(Tracker):
 
     def finish(self, status: Status, summary: Mapping[str, float]) -> None:
         if status == Status.FINISHED:
-            self._writer.add_figure("loss_figure", draw_losses(self._folder))
+            self._writer.add_image("loss_figure", draw_losses(self._folder), dataformats="HWC")
         self._writer.add_text("summary", json.dumps({"status": str(status), **summary}))
         self._writer.close()
