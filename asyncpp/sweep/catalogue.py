@@ -155,6 +155,6 @@ def _print(sweeps: Sequence[Sweep], options: ListOptions) -> None:
             table.add_row(f"  {scale}", f"{entry.num_runs} runs", hours, entry.command)
         console.print(table, "", sep="\n")
     console.print(
-        f"Hours are plans (python -m asyncpp.plan): {options.hardware} at {options.mfu:.0%} of its peak in bf16, one cpu "
-        f"core at {options.cpu_mfu:.0%} of its peak in float32. hardware=... mfu=... cpu_mfu=... make others."
+        f"Hours are plans (python -m asyncpp.plan): {options.hardware} at {options.mfu:.0%} of its peak in bf16, one "
+        f"cpu core at {options.cpu_mfu:.0%} of its peak in float32. hardware=... mfu=... cpu_mfu=... make others."
     )
