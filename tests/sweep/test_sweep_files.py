@@ -8,10 +8,11 @@ from collections import defaultdict
 import pytest
 
 from asyncpp.errors import ConfigError
+from asyncpp.launcher.cell import compose_cell
 from asyncpp.planner.stages import cut
 from asyncpp.run_plan import hardware, plan_config
-from asyncpp.sweep.__main__ import COMMANDS
-from asyncpp.sweep.expand import SweepOptions, compose_cell, overrides_of_cells
+from asyncpp.sweep.catalogue import list_sweeps
+from asyncpp.sweep.expand import SweepOptions, expand, overrides_of_cells, overrides_of_launcher
 from asyncpp.sweep.file import PAPER, SWEEPS, load_sweep, sweep_names
 
 TABLES = {
@@ -38,12 +39,22 @@ def test_its_runs_differ_and_a_sample_of_them_composes_and_fits(name, scale):
     cells = overrides_of_cells(name, sweep, SweepOptions(scale=scale))
     assert len({frozenset(overrides) for overrides in cells}) == len(cells)
     sample = [cells[0], cells[len(cells) // 3], cells[2 * len(cells) // 3], cells[-1]]
-    configs = [compose_cell(overrides).config for overrides in dict.fromkeys(sample)]
+    launcher = overrides_of_launcher(sweep.at(scale))
+    configs = [compose_cell((*launcher, *overrides)).config for overrides in dict.fromkeys(sample)]
     assert len({config.folder for config in configs}) == len(configs)
     for config in configs:
         assert config.sweep_name == sweep.folder_of(name)
         machine = hardware("cpu" if config.trainer.device == "cpu" else "h100")
         assert all(s.memory.total <= machine.usable_bytes for s in cut(plan_config(config, machine, mfu=0.4)))
+
+
+def test_the_command_line_may_change_the_launcher_or_take_another():
+    scale = load_sweep("table3_moe").at("paper")
+    ours = ["hydra/launcher=slurm", "hydra.launcher.nodes=8", "hydra.launcher.gpus_per_node=8"]
+    assert overrides_of_launcher(scale) == ours
+    assert overrides_of_launcher(scale, ["hydra.launcher.qos=x"]) == [*ours, "hydra.launcher.qos=x"]
+    assert overrides_of_launcher(scale, ["hydra/launcher=local"]) == ["hydra/launcher=local"]
+    assert overrides_of_launcher(load_sweep("demo").at(None)) == ["hydra/launcher=local"]
 
 
 @pytest.mark.parametrize("name", sorted(TABLES))
@@ -84,7 +95,7 @@ def listed() -> dict[str, dict]:
     import io
 
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        assert COMMANDS["list"](["json=true"]) == 0
+        assert list_sweeps(["json=true"]) == 0
     document = json.loads(printed.getvalue())
     assert (document["hardware"], document["mfu"]) == ("h100", 0.4)
     return {sweep["name"]: sweep for sweep in document["sweeps"]}
@@ -135,8 +146,6 @@ def test_the_whole_of_tiny_takes_two_cores_less_than_90_minutes(listed):
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_file_is_one_line(tmp_path, changes, scale, message):
-    from asyncpp.sweep.expand import expand
-
     file = {"claim": "none", "paper": "none", "seeds": [0], "scales": {"tiny": {}, "big": {}}, "paper_scale": "big"}
     path = tmp_path / "mine.yaml"
     path.write_text(json.dumps(file | changes))
