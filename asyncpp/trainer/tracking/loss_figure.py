@@ -20,9 +20,9 @@ def draw_losses(folder: Path) -> np.ndarray:
     figure = Figure((5.2, 3.4), dpi=150, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     axes = figure.subplots()
-    for key, style in (("train/loss", {"linewidth": 0.8, "alpha": 0.6}), ("val/loss", {"marker": "o"})):
+    for key, marker in (("train/loss", ""), ("val/loss", "o")):
         points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
-        axes.plot([step for step, _ in points], [loss for _, loss in points], label=key, **style)
+        axes.plot([step for step, _ in points], [loss for _, loss in points], marker=marker, linewidth=0.8, label=key)
     axes.set_xlabel("step (updates)")
     axes.set_ylabel("loss (nats per token)")
     axes.set_title(folder.name, fontsize="small")
