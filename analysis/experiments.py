@@ -13,47 +13,78 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from asyncpp.errors import require
 from runs import AXES, PassedOver, comparable, read_runs
 
+SWEEPS = Path(__file__).parents[1] / "sweeps"
+
 
 @dataclass(frozen=True)
 class Experiment:
-    """sweeps: whose runs are taken together. axes: what they may differ in, as for runs.comparable.
+    """makes: what a reader gets from it, in words. run: the sweep that makes all of its runs.
 
-    makes: what a reader gets from it, in words.
+    sweeps: whose runs are taken together; a sweep may put its runs into another one's folder. axes: what the runs may
+    differ in, as for runs.comparable. then: what has to be done with the runs before anything is made of them.
     """
 
     makes: str
+    run: str
     sweeps: tuple[str, ...]
     axes: tuple[str, ...] = AXES
+    then: str | None = None
 
-    def command(self, seeds: Sequence[int] | None = None) -> str:
-        """What makes its runs, or more of them."""
-        chosen = f" seeds=[{','.join(str(seed) for seed in seeds)}]" if seeds else ""
-        return " && ".join(f"python -m asyncpp.sweep run {sweep}{chosen}" for sweep in self.sweeps)
+    def command(self, scale: str | None = None, seeds: Sequence[int] | None = None) -> str:
+        """What makes its runs, or more of them. scale: a model's name; None is the sweep's first scale."""
+        options = [f"scale={name}"] if (name := _sweep_scale(self.run, scale)) else []
+        options += [f"seeds=[{','.join(str(seed) for seed in seeds)}]"] if seeds else []
+        sweep = " ".join(["python -m asyncpp.sweep run", self.run, *options])
+        return f"{sweep} && {self.then}" if self.then else sweep
 
 
 EXPERIMENTS = {
-    "optimizers": Experiment("Tables 1 and 2", ("table1_optimizers", "table2_error_feedback")),
-    "moe": Experiment("Table 3", ("table3_moe",)),
-    "downstream": Experiment("Table 4", ("table3_moe",)),  # whose runs the sweep table4_downstream shares
-    "momentum": Experiment(
-        "Figure 4 (momentum)", ("figure4_momentum",), (*AXES, "optimizer.betas", "optimizer.momentum")
+    "optimizers": Experiment("Tables 1 and 2", "table2_error_feedback", ("table1_optimizers", "table2_error_feedback")),
+    "moe": Experiment("Table 3", "table3_moe", ("table3_moe",)),
+    "downstream": Experiment(
+        "Table 4",
+        "table4_downstream",
+        ("table4_downstream", "table3_moe"),  # whose runs it shares
+        then="python eval/run.py 'ckpt=runs/table3_moe/*' eval.data_root=data/benchmarks max_length=512",
     ),
-    "depth": Experiment("Figure 6 (depth)", ("figure6_pipedream",), (*AXES, "pipeline.num_stages")),
+    "momentum": Experiment(
+        "Figure 4 (momentum)",
+        "figure4_momentum",
+        ("figure4_momentum",),
+        (*AXES, "optimizer.betas", "optimizer.momentum"),
+    ),
+    "depth": Experiment(
+        "Figure 6 (depth)", "figure6_pipedream", ("figure6_pipedream",), (*AXES, "pipeline.num_stages")
+    ),
     "learning_rate": Experiment(
-        "learning rates (Appendix A)", ("appendix_a_learning_rate",), (*AXES, "optimizer.lr", "optimizer.adamw.lr")
+        "Appendix A (learning rate)",
+        "appendix_a_learning_rate",
+        ("appendix_a_learning_rate",),
+        (*AXES, "optimizer.lr"),
     ),
     "batch_size": Experiment(
-        "batch sizes (Appendix A)",
+        "Appendix A (batch size)",
+        "appendix_a_batch_size",
         ("appendix_a_batch_size",),
         (*AXES, "trainer.batch_size", "trainer.num_steps", "trainer.num_micro_batches"),
     ),
-    "strength": Experiment("the strength of error feedback", ("strength",), (*AXES, "correction.strength")),
-    "probes": Experiment("staleness probes", ("probes",)),
-    "moments": Experiment("AdamW's moments", ("moments",), (*AXES, "optimizer.delayed_moment")),
+    "moments": Experiment("AdamW's moments", "moments", ("moments",), (*AXES, "optimizer.delayed_moment")),
+    "strength": Experiment("the strength of error feedback", "strength", ("strength",), (*AXES, "correction.strength")),
+    "probes": Experiment("staleness probes", "probes", ("probes",)),
+}
+
+# Names by which sweeps went before: their runs count as what the sweep is called now.
+EARLIER_NAMES = {
+    "lr_search": "appendix_a_learning_rate",
+    "table1": "table1_optimizers",
+    "tiny_moe": "table3_moe",
+    "figure4": "figure4_momentum",
+    "figure6": "figure6_pipedream",
 }
 
 # What stands for Tables 1 and 2 where their own sweeps have no runs, and no table otherwise.
@@ -91,7 +122,7 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     experiment differ in more than its axes.
     """
     read = read_runs(runs_dir)
-    rows = [row for row in read.rows if scale in (None, row["model"])]
+    rows = [_now_called(row) for row in read.rows if scale in (None, row["model"])]
     models = ", ".join(sorted({row["model"] for row in read.rows}))
     require(bool(rows), "scale", scale, f"expected one of {models}, of which there are finished runs")
     sweeps_of = _sweeps(rows)
@@ -109,6 +140,18 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     accepted = f"expected runs of one of the sweeps {known}, or of one sweep alone; found {found}"
     require(any(frames.values()), "runs", runs_dir, accepted)
     return Experiments(runs_dir, frames, sorted(passed_over, key=lambda entry: entry.folder))
+
+
+def _now_called(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"sweep_name": EARLIER_NAMES.get(row["sweep_name"], row["sweep_name"])}
+
+
+def _sweep_scale(sweep: str, model: str | None) -> str | None:
+    """What the sweep file calls the scale of ``model``; None where that is its first, or there is no such scale."""
+    file = SWEEPS / f"{sweep}.yaml"
+    scales = yaml.safe_load(file.read_text(encoding="utf-8"))["scales"] if file.is_file() else {}
+    names = [name for name, overrides in scales.items() if overrides["model"] == model]
+    return names[0] if names and names[0] != next(iter(scales)) else None
 
 
 def _sweeps(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, ...]]:

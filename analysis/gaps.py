@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pandas as pd
 from omegaconf import OmegaConf
 
 from labels import CONDITIONS
+from significance import Interval, bootstrap_share, p_value, t_interval
 
 PAPER_FILE = Path(__file__).with_name("paper.yaml")
 
@@ -27,20 +28,27 @@ IN_NOISE = "in noise"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds; ``spread`` is the sample standard deviation over them, None for one seed."""
+    """A mean over seeds; ``spread`` is the sample standard deviation over them, None for one seed.
+
+    interval: of LEVEL, for the mean (significance.py says which kind). p_value: of the mean being zero, where that is
+    a question. None where seeds are too few for them.
+    """
 
     mean: float
     spread: float | None
     num_seeds: int
+    interval: Interval | None = None
+    p_value: float | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
     """One optimizer's losses by condition (nats per token), what the delay costs and the share that EF wins back.
 
-    gap: async - sync, over the seeds that both have. None where a side is missing, as everywhere here.
-    recovered: (async - async_ef) / (async - sync) of the means over the seeds that all three have; its spread is
-    that of the seeds' own shares, None where one of them is undefined.
+    gap: async - sync, over the seeds that both have, with Student's interval and p-value. None where a side is
+    missing, as everywhere here.
+    recovered: (async - async_ef) / (async - sync) of the means over the seeds that all three have, with a bootstrap
+    interval; its spread is that of the seeds' own shares. Both are None where one of them is undefined.
     undefined: NO_GAP or IN_NOISE, where the gap of those seeds is too small for a share to mean anything.
     """
 
@@ -62,7 +70,7 @@ def compare(losses: pd.DataFrame, single_seed_gap: float = SINGLE_SEED_GAP) -> C
     """
     losses = losses.reindex(columns=list(CONDITIONS))
     recovered, undefined = _recovered(losses.dropna(), single_seed_gap)
-    gap = _estimate(losses["async"] - losses["sync"])
+    gap = tested(losses["async"] - losses["sync"])
     return Comparison({name: _estimate(losses[name]) for name in CONDITIONS}, gap, recovered, undefined)
 
 
@@ -75,6 +83,13 @@ def compare_optimizers(frame: pd.DataFrame) -> dict[str, Comparison]:
     }
 
 
+def tested(values: pd.Series, null: float = 0.0) -> Estimate | None:
+    """The mean of one value a seed, with Student's interval and the p-value of its being ``null``."""
+    estimate = _estimate(values)
+    known = values.dropna().to_numpy(dtype=float)
+    return estimate and replace(estimate, interval=t_interval(known), p_value=p_value(known - null))
+
+
 @cache
 def paper() -> dict[str, Any]:
     """The paper's numbers: paper.yaml as plain containers."""
@@ -84,7 +99,15 @@ def paper() -> dict[str, Any]:
 
 def paper_comparison(optimizer: str) -> tuple[Comparison, str] | None:
     """The paper's losses for ``optimizer``, compared as ours are, and their mark; None where it gives no loss."""
-    entry = paper()["small_model"]["losses"].get(optimizer, {})
+    return _of_the_paper(paper()["small_model"]["losses"].get(optimizer, {}))
+
+
+def paper_moe_comparison() -> tuple[Comparison, str] | None:
+    """The same for the paper's large mixture of experts, whose optimizer is not known."""
+    return _of_the_paper(paper()["large_model"]["losses"])
+
+
+def _of_the_paper(entry: Mapping[str, Any]) -> tuple[Comparison, str] | None:
     losses = {name: entry.get(name) for name in CONDITIONS}
     if all(loss is None for loss in losses.values()):
         return None
@@ -111,4 +134,5 @@ def _recovered(losses: pd.DataFrame, single_seed_gap: float) -> tuple[Estimate |
         return None, IN_NOISE
     shares = _estimate(gains / gaps)
     spread = shares.spread if shares and (gaps > PRINTED_GAP).all() else None
-    return Estimate(float(gains.mean()) / gap.mean, spread, gap.num_seeds), None
+    interval = bootstrap_share(gains.to_numpy(), gaps.to_numpy(), PRINTED_GAP)
+    return Estimate(float(gains.mean()) / gap.mean, spread, gap.num_seeds, interval), None

@@ -1,9 +1,13 @@
-"""Tables 1 and 2 of the paper from run folders, ours beside the paper's, and Table 4 where runs were scored.
+"""Tables 1 to 4 of the paper from run folders, ours beside the paper's, and what asynchrony buys in time.
 
-    python analysis/make_tables.py [runs=runs/demo] [out=results] [json=false]
+    python analysis/make_tables.py [runs=runs/demo] [out=results] [scale=null] [json=false]
+                                   [num_stages=4] [num_micro_batches=4]
 
-runs: a folder that holds run folders, at any depth. out: where table1, table2 and table4 (of runs that eval/run.py
-has scored) go, each as .md, .csv and .tex.
+runs: a folder that holds run folders, at any depth: of one sweep, or of all (runs=runs).
+out: where table1, table2, table3 (mixture of experts), table4 (of runs that eval/run.py has scored) and time_to_loss
+go, each as .md, .csv and .tex; those of which there are runs.
+scale: the name of a model; null takes all that there are. num_stages, num_micro_batches: of the pipeline whose
+schedules time_to_loss compares.
 json=true prints one JSON document in the place of the Markdown tables.
 Exit codes: 0 done, 2 bad input.
 """
@@ -14,78 +18,132 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import downstream
+import time_to_loss
 from asyncpp.errors import require
 from asyncpp.records import write_atomically
 from command_line import output_folder, report_passed_over, run_command
+from experiments import Experiments, load_experiments
 from labels import LOSS_CURVES
-from runs import load_runs
-from table_formats import markdown_legend, markdown_table, to_csv, to_latex, to_markdown
-from tables import Table, make_tables
+from overhead import step_time_ratio
+from table_formats import markdown_legend, markdown_missing, markdown_table, to_csv, to_latex, to_markdown
+from tables import make_tables, not_made
 
-FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
+SUFFIXES = (".md", ".csv", ".tex")
 
 
 @dataclass
 class TablesOptions:
     runs: Path = Path("runs/demo")
     out: Path = Path("results")
+    scale: str | None = None
+    num_stages: int = 4
+    num_micro_batches: int = 4
     json: bool = False
 
 
+@dataclass(frozen=True)
+class Document:
+    """One table in every form. printed: what a terminal shows of it. texts: the files' contents, in SUFFIXES' order.
+
+    missing: what has no runs yet, with the command that makes it.
+    """
+
+    file_name: str
+    title: str
+    records: list[dict[str, Any]]
+    printed: str
+    texts: tuple[str, str, str]
+    missing: list[str]
+
+
 def main(options: TablesOptions) -> None:
-    loaded = load_runs(options.runs)
-    tables = make_tables(loaded.frame)
-    accepted = "expected runs with a delay of zero or one update and the correction none or ef"
-    require(bool(tables[0].rows), "runs", options.runs, accepted)
-    files = write(tables, output_folder(options.out))
-    downstream_rows = downstream.make_rows(loaded.frame)
-    if downstream_rows:
-        files += write_downstream(downstream_rows, options.out)
+    step_time_ratio(options.num_stages, options.num_micro_batches)  # refuses a bad shape before runs are read
+    experiments = load_experiments(options.runs, options.scale)
+    documents = make_documents(experiments, options.num_stages, options.num_micro_batches)
+    accepted = "expected runs with a delay of zero or one update and the correction none or ef, or scored runs"
+    require(bool(documents), "runs", options.runs, accepted)
+    files = write(documents, output_folder(options.out))
+    not_there = not_made(document.file_name for document in documents)
     if options.json:
-        passed_over = [{"folder": str(entry.folder), "reason": entry.reason} for entry in loaded.passed_over]
-        values = {table.file_name: {"title": table.title, "rows": table.records()} for table in tables}
-        if downstream_rows:
-            rows = [row.record() for row in downstream_rows]
-            values[downstream.FILE_NAME] = {"title": downstream.TITLE, "rows": rows}
-        files_written = [str(file) for file in files]
-        print(json.dumps(values | {"passed_over": passed_over, "files": files_written}, indent=2, allow_nan=False))
+        values: dict[str, Any] = {
+            document.file_name: {"title": document.title, "rows": document.records, "missing": document.missing}
+            for document in documents
+        }
+        values["passed_over"] = [entry.as_dict() for entry in experiments.passed_over]
+        values |= {"not_made": not_there, "files": [str(file) for file in files]}
+        print(json.dumps(values, indent=2, allow_nan=False))
         return
-    report_passed_over(loaded.passed_over)
-    for table in tables:
-        print(markdown_table(table))
-    print(markdown_legend(tables[-1]))  # the last table's columns include the first one's
-    if downstream_rows:
-        print(downstream.to_markdown(downstream_rows))
-    suffixes = ",".join(suffix.removeprefix(".") for suffix in FORMATS)
-    names = dict.fromkeys(file.stem for file in files)
-    print("tables:", ", ".join(f"{options.out / name}.{{{suffixes}}}" for name in names))
+    report_passed_over(experiments.passed_over)
+    for document in documents:
+        print(document.printed)
+    suffixes = ",".join(suffix.removeprefix(".") for suffix in SUFFIXES)
+    names = ", ".join(f"{options.out / document.file_name}.{{{suffixes}}}" for document in documents)
+    print("tables:", names)
+    for line in not_there:
+        print("not made, for want of runs:", line)
     figure = options.out / f"{LOSS_CURVES}.png"
     command = f"python analysis/make_figures.py runs={options.runs} out={options.out}"
     print("figure:", figure if figure.is_file() else command)
 
 
-def write(tables: list[Table], out: Path) -> list[Path]:
-    """Write every table in every format below ``out``. Returns the paths."""
+def make_documents(experiments: Experiments, num_stages: int, num_micro_batches: int) -> list[Document]:
+    """Every table of which there are runs, in the paper's order, and the time to a loss.
+
+    num_stages, num_micro_batches: of the pipeline whose schedules are compared.
+    """
+    documents = []
+    tables = make_tables(experiments.frames)
+    for index, table in enumerate(tables):
+        # Table 2 is of Table 1's runs, and its columns include them: one legend serves both
+        has_legend = all(other.settings != table.settings for other in tables[index + 1 :])
+        legend = f"\n{markdown_legend(table)}" if has_legend else ""
+        printed = f"{markdown_table(table)}{legend}{markdown_missing(table)}"
+        texts = (to_markdown(table), to_csv(table), to_latex(table))
+        documents.append(Document(table.file_name, table.title, table.records(), printed, texts, table.missing))
+    documents += _scored(experiments)
+    frames = [*experiments.frames["optimizers"].values(), *experiments.frames["moe"].values()]
+    rows = time_to_loss.make_rows(frames, num_stages, num_micro_batches)
+    if rows:
+        shape = num_stages, num_micro_batches
+        markdown = time_to_loss.to_markdown(rows, *shape)
+        texts = (markdown, time_to_loss.to_csv(rows), time_to_loss.to_latex(rows, *shape))
+        records = [row.record() for row in rows]
+        documents.append(Document(time_to_loss.FILE_NAME, time_to_loss.TITLE, records, markdown, texts, []))
+    return documents
+
+
+def _scored(experiments: Experiments) -> list[Document]:
+    """Table 4, one for each scale that has scored runs; with several its file is named after the scale, too."""
+    frames = [
+        (model, frame)
+        for name in ("downstream", "moe", "optimizers")
+        for model, frame in experiments.frames[name].items()
+    ]
+    rows_of: dict[str, list[downstream.Row]] = {}
+    for model, frame in frames:
+        rows = downstream.make_rows(frame)
+        if rows:
+            rows_of.setdefault(model, rows)  # of a scale, Table 4's own runs before those of the other tables
+    documents = []
+    for model, rows in rows_of.items():
+        name = downstream.FILE_NAME if len(rows_of) == 1 else f"{downstream.FILE_NAME}-{model}"
+        texts = (downstream.to_markdown(rows), downstream.to_csv(rows), downstream.to_latex(rows))
+        records = [row.record() for row in rows]
+        documents.append(Document(name, downstream.TITLE, records, texts[0], texts, []))
+    return documents
+
+
+def write(documents: list[Document], out: Path) -> list[Path]:
+    """Write every table in every form below ``out``. Returns the paths."""
     files = []
-    for table in tables:
-        for suffix, text_of in FORMATS.items():
-            files.append(out / f"{table.file_name}{suffix}")
-            write_atomically(files[-1], text_of(table))
+    for document in documents:
+        for suffix, text in zip(SUFFIXES, document.texts, strict=True):
+            files.append(out / f"{document.file_name}{suffix}")
+            write_atomically(files[-1], text)
     return files
-
-
-def write_downstream(rows: list[downstream.Row], out: Path) -> list[Path]:
-    """Write Table 4 in every format below ``out``. Returns the paths."""
-    texts = {
-        ".md": downstream.to_markdown(rows),
-        ".csv": downstream.to_csv(rows),
-        ".tex": downstream.to_latex(rows),
-    }
-    for suffix, text in texts.items():
-        write_atomically(out / f"{downstream.FILE_NAME}{suffix}", text)
-    return [out / f"{downstream.FILE_NAME}{suffix}" for suffix in texts]
 
 
 if __name__ == "__main__":

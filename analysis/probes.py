@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,22 +36,23 @@ def staleness_probes(runs: pd.DataFrame) -> Probes:
     Raises ConfigError where no run was probed.
     """
     rows, passed_over = [], []
-    for run in runs.itertuples():
+    for run in runs.to_dict("records"):
         try:
             rows += _of_run(run)
         except ValueError as reason:
-            passed_over.append(PassedOver(run.folder, str(reason)))
+            passed_over.append(PassedOver(run["folder"], str(reason)))
     require(bool(rows), "runs", runs["folder"].iloc[0], "expected runs with trainer.probe_every")
     columns = ["optimizer", "condition", "seed", "step", "quantity", "layer", "value"]
     return Probes(pd.DataFrame(rows, columns=columns), passed_over)
 
 
-def _of_run(run: Any) -> list[tuple[Any, ...]]:
+def _of_run(run: Mapping[Hashable, Any]) -> list[tuple[Any, ...]]:
     """Raises ValueError where there is nothing to be read."""
     try:
-        metrics = read_metrics(run.folder / METRICS_FILE)
+        metrics = read_metrics(run["folder"] / METRICS_FILE)
+        place = run["optimizer"], run["condition"], run["seed"]
         rows = [
-            (run.optimizer, run.condition, run.seed, row["step"], *key.removeprefix(PREFIX).split("/"), float(value))
+            (*place, row["step"], *key.removeprefix(PREFIX).split("/"), float(value))
             for row in metrics
             for key, value in row.items()
             if key.startswith(PREFIX)

@@ -56,7 +56,7 @@ class Method:
         return step_size / (1.0 - self.momentum)
 
 
-def characteristic(method: Method, step_size: float) -> NDArray[np.float64]:
+def characteristic(method: Method, step_size: float) -> NDArray[np.floating]:
     """Coefficients of p, the highest power first."""
     strength = method.strength if method.delay > 0 else 0.0
     inertia = np.polymul([1.0, -1.0], [1.0, -method.momentum])

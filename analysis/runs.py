@@ -38,6 +38,9 @@ from asyncpp.records import (
 AXES = ("optimizer", "delay", "correction", "seed")
 # An optimizer's or a correction's own values may differ from another's, but not between its own runs.
 SECTIONS = ("optimizer", "correction")
+# How a delay comes about. Runs whose delays may differ may differ in it, too: a simulated pipeline and real processes
+# give the same numbers to the last bit, and what a schedule did is measured.
+DELAY_KEYS = ("pipeline.name", "pipeline.schedule")
 # Delays that differ from stage to stage or from batch to batch: no one number of updates says what they are.
 VARIED_DELAYS = ("pipedream", "from_schedule", "sampled")
 
@@ -45,6 +48,8 @@ TEXTS = ("model", "optimizer", "delay", "correction", "pipeline", "config_hash")
 NUMBERS = ("seed", "num_steps", "tokens_seen", "val_loss", "staleness_updates")
 OPTIONAL = ("val_loss_z", "duration_s", "commit", "sweep_name")
 STALENESS_OF_DELAY = {"sync": 0, "one_step": 1}
+
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # of a record that is not what it should be
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it is there: 1,000 configs in a second
 
@@ -55,6 +60,10 @@ class PassedOver:
 
     folder: Path
     reason: str
+
+    def as_dict(self) -> dict[str, str]:
+        """Plain values, ready for JSON."""
+        return {"folder": str(self.folder), "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -174,12 +183,12 @@ def _read(run: Run) -> dict[str, Any]:
     row["sweep_name"] = str(row["sweep_name"] or run.folder.parent.name)
     row["condition"] = condition(staleness, summary["correction"], summary["delay"])
     row["folder"] = run.folder
-    row["config"] = _read_config(run.folder / CONFIG_FILE)
+    row["config"] = read_config(run.folder / CONFIG_FILE)
     return row
 
 
-def _read_config(path: Path) -> dict[str, str]:
-    """The resolved configuration as dotted keys and JSON texts, without bookkeeping."""
+def read_config(path: Path) -> dict[str, str]:
+    """The resolved configuration as dotted keys and JSON texts, without bookkeeping. Raises UnusableRun."""
     try:
         config = yaml.load(path.read_bytes(), Loader=_Loader)  # _Loader is a safe one
     except (OSError, ValueError, yaml.YAMLError):
@@ -203,7 +212,8 @@ def _flat(config: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def _differences(rows: Sequence[dict[str, Any]], axes: Sequence[str]) -> Iterator[str]:
     """The keys, with values and numbers of runs, in which runs differ that must not."""
-    configs = [{key: value for key, value in row["config"].items() if key not in axes} for row in rows]
+    free = {*axes, *(DELAY_KEYS if "delay" in axes else ())}
+    configs = [{key: value for key, value in row["config"].items() if key not in free} for row in rows]
     sections = [axis for axis in axes if "." not in axis]
     yield from _differing_keys([_without(config, sections) for config in configs])
     for section in SECTIONS:

@@ -1,24 +1,25 @@
-"""A table as Markdown that fits a terminal of 100 columns, as CSV, and as LaTeX (booktabs)."""
+"""A table as Markdown that fits a terminal of 110 columns, as CSV, and as LaTeX (booktabs)."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
 from gaps import IN_NOISE, NO_GAP, SINGLE_SEED_GAP, Comparison, Estimate, paper
 from labels import CONDITIONS, optimizer_title
-from tables import Table
+from tables import Row, Table
 
 WIDTH = 98  # of the text around a table
+SIGNIFICANT = 0.05
 MISSING = "\N{EN DASH}"
 TITLES = CONDITIONS | {"gap": "gap", "recovered_fraction": "recovered"}
 
 
 def to_markdown(table: Table) -> str:
     """Title, table and legend, as a file of its own."""
-    return f"{markdown_table(table)}\n{markdown_legend(table)}"
+    return f"{markdown_table(table)}\n{markdown_legend(table)}{markdown_missing(table)}"
 
 
 def markdown_table(table: Table) -> str:
@@ -26,11 +27,13 @@ def markdown_table(table: Table) -> str:
     wide."""
     header = ["optimizer", "source", *(TITLES[name] for name in table.columns)]
     lines = []
-    for row in table.rows:
-        ours = f"ours n={_seeds(table, row.ours)}"
-        lines.append([optimizer_title(row.optimizer), ours, *_cells(table, row.ours, with_spread=True)])
-        if row.paper is not None:
-            lines.append(["", f"paper [{row.mark}]", *_cells(table, row.paper, with_spread=False)])
+    for index, row in enumerate(table.rows):
+        if row.ours is not None:
+            title = optimizer_title(str(row.optimizer))
+            lines.append([title, _source(table, row), *_cells(table, row.ours, is_ours=True)])
+        is_last_of_optimizer = all(other.optimizer != row.optimizer for other in table.rows[index + 1 :])
+        if row.paper is not None and is_last_of_optimizer:
+            lines.append(["", f"paper [{row.mark}]", *_cells(table, row.paper, is_ours=False)])
     return "\n".join([f"### {table.title}", "", *aligned(header, lines), ""])
 
 
@@ -39,8 +42,14 @@ def markdown_legend(table: Table) -> str:
     return "\n".join(wrapped(_legend(table))) + "\n"
 
 
+def markdown_missing(table: Table) -> str:
+    """A list of what has no runs yet, with the commands that make them; empty where there is nothing."""
+    lines = wrapped([f"No runs yet: {missing}" for missing in table.missing])
+    return "".join(f"{line}\n" for line in lines)
+
+
 def to_csv(table: Table) -> str:
-    """One line an optimizer; empty where there is no value. Losses in nats per token, shares as fractions."""
+    """One line an optimizer and scale; empty where there is no value. Losses in nats per token, shares as fractions."""
     return pd.DataFrame(table.records()).to_csv(index=False, float_format="%.6g")
 
 
@@ -58,9 +67,10 @@ def to_latex(table: Table) -> str:
         r"\midrule",
     ]
     for row in table.rows:
-        ours = [*_cells(table, row.ours, with_spread=True), _seeds(table, row.ours)]
-        theirs = [*_cells(table, row.paper, with_spread=False), row.mark or MISSING]
-        cells = [optimizer_title(row.optimizer), *ours, *theirs]
+        ours = [*_cells(table, row.ours, is_ours=True), _seeds(table, row.ours)]
+        theirs = [*_cells(table, row.paper, is_ours=False), row.mark or MISSING]
+        name = optimizer_title(row.optimizer) if row.optimizer else MISSING
+        cells = [f"{name}, {row.model}" if table.has_scales and row.model else name, *ours, *theirs]
         lines.append(" & ".join(latex_cell(cell) for cell in cells) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -70,13 +80,19 @@ def _legend(table: Table) -> list[str]:
     numbers = paper()
     marks = ", ".join(f"[{mark}] {meaning}" for mark, meaning in numbers["marks"].items())
     notes = [
-        "Validation loss in nats per token, lower is better; gap = async - sync, paired by seed.",
-        f"ours: {table.setting}; mean ±sample standard deviation over n seeds, column by column where n differs.",
-        f"paper: {numbers['source']}, {numbers['small_model']['setting']}; {marks}. Compare patterns, not values.",
+        "Validation loss in nats per token, lower is better; gap = async - sync, paired by seed; "
+        f"* its p-value is below {SIGNIFICANT} (Student's t over seeds).",
+        f"ours: {'; '.join(table.settings)}; mean ±sample standard deviation over n seeds, column by column where n "
+        "differs.",
+        f"paper: {numbers['source']}, {table.paper_setting}; {marks}. Compare patterns, not values.",
     ]
     if table.has_recovered:
-        notes.insert(1, "recovered = (async - async with EF) / gap, computed from the losses, the paper's too.")
-        reasons = {row.ours.undefined for row in table.rows}
+        notes.insert(
+            1,
+            "recovered = (async - async with EF) / gap, computed from the losses, the paper's too; [95 % bootstrap "
+            "interval over seeds, which with three seeds is their range and covers the truth 70 times in 100].",
+        )
+        reasons = {row.ours.undefined for row in table.rows if row.ours}
         if NO_GAP in reasons:
             notes.append(f"{NO_GAP}: async is not worse than sync, so there is nothing to recover.")
         if IN_NOISE in reasons:
@@ -84,7 +100,12 @@ def _legend(table: Table) -> list[str]:
     return notes
 
 
-def _cells(table: Table, comparison: Comparison | None, with_spread: bool) -> list[str]:
+def _source(table: Table, row: Row) -> str:
+    whose = row.model if table.has_scales else "ours"
+    return f"{whose} n={_seeds(table, row.ours)}"
+
+
+def _cells(table: Table, comparison: Comparison | None, is_ours: bool) -> list[str]:
     undefined = comparison.undefined if comparison else None
     cells = []
     for name, estimate in zip(table.columns, table.estimates(comparison), strict=True):
@@ -92,32 +113,42 @@ def _cells(table: Table, comparison: Comparison | None, with_spread: bool) -> li
         if estimate is None:
             cells.append(undefined if is_share and undefined else MISSING)
         elif is_share:
-            cells.append(f"{_mean_and_spread(estimate, 100, 0, with_spread)} %")
+            cells.append(_share(estimate))
         else:
-            cells.append(_mean_and_spread(estimate, 1, 3, with_spread))
+            cells.append(estimate_text(estimate, 3) if is_ours else f"{estimate.mean:.3f}")
     return cells
 
 
-def _mean_and_spread(estimate: Estimate, scale: int, decimals: int, with_spread: bool) -> str:
-    mean = f"{scale * estimate.mean:.{decimals}f}"
-    return f"{mean} ±{scale * estimate.spread:.{decimals}f}" if with_spread and estimate.spread is not None else mean
+def estimate_text(estimate: Estimate, decimals: int) -> str:
+    """``0.744 ±0.011 *``: mean, spread, and a star where the p-value is below SIGNIFICANT."""
+    spread = "" if estimate.spread is None else f" ±{estimate.spread:.{decimals}f}"
+    is_significant = estimate.p_value is not None and estimate.p_value < SIGNIFICANT
+    return f"{estimate.mean:.{decimals}f}{spread}{' *' if is_significant else ''}"
 
 
-def _seeds(table: Table, comparison: Comparison) -> str:
+def _share(share: Estimate) -> str:
+    interval = share.interval
+    between = f" [{100 * interval.low:.0f}, {100 * interval.high:.0f}]" if interval else ""
+    return f"{100 * share.mean:.0f} %{between}"
+
+
+def _seeds(table: Table, comparison: Comparison | None) -> str:
     """``3``, or ``3/2/3`` where the conditions have different numbers of seeds."""
+    if comparison is None:
+        return "0"
     estimates = [comparison.losses[name] for name in table.conditions]
     counts = [str(estimate.num_seeds if estimate else 0) for estimate in estimates]
     return counts[0] if len(set(counts)) == 1 else "/".join(counts)
 
 
-def wrapped(notes: Sequence[str]) -> list[str]:
+def wrapped(notes: Iterable[str]) -> list[str]:
     """A Markdown list of notes, by lines."""
     return [line for note in notes for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
 
 
 def aligned(header: Sequence[str], lines: Sequence[Sequence[str]], num_left: int = 2) -> list[str]:
     """A Markdown table whose source is aligned, too: the first ``num_left`` columns to the left, the rest right."""
-    widths = [max(len(line[column]) for line in (header, *lines)) for column in range(len(header))]
+    widths = [max(2, *(len(line[column]) for line in (header, *lines))) for column in range(len(header))]
 
     def join(cells: Sequence[str]) -> str:
         left = [cell.ljust(width) for cell, width in zip(cells[:num_left], widths, strict=False)]
@@ -127,6 +158,21 @@ def aligned(header: Sequence[str], lines: Sequence[Sequence[str]], num_left: int
     left = [f":{'-' * (width - 1)}" for width in widths[:num_left]]
     right = [f"{'-' * (width - 1)}:" for width in widths[num_left:]]
     return [join(header), join(left + right), *(join(line) for line in lines)]
+
+
+def booktabs(comments: Sequence[str], header: Sequence[str], lines: Sequence[Sequence[str]], num_left: int = 2) -> str:
+    """A LaTeX tabular below ``comments``: the first ``num_left`` columns to the left, the rest right."""
+    tabular = [
+        *(f"% {comment}" for comment in comments),
+        rf"\begin{{tabular}}{{{'l' * num_left}{'r' * (len(header) - num_left)}}}",
+        r"\toprule",
+        " & ".join(latex_cell(cell) for cell in header) + r" \\",
+        r"\midrule",
+        *(" & ".join(latex_cell(cell) for cell in line) + r" \\" for line in lines),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join([*tabular, ""])
 
 
 def latex_cell(text: str) -> str:

@@ -1,44 +1,57 @@
-"""What Tables 1 and 2 hold: our comparisons beside the paper's, an optimizer a row. table_formats.py prints them."""
+"""What Tables 1 to 3 hold: our comparisons beside the paper's, a row an optimizer and scale. table_formats.py prints
+them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from gaps import Comparison, Estimate, compare_optimizers, paper_comparison
-from labels import in_order
+from experiments import EXPERIMENTS, Experiment
+from gaps import Comparison, Estimate, compare_optimizers, paper, paper_comparison, paper_moe_comparison
+from labels import CONDITIONS, OPTIMIZERS, in_order, optimizer_title
 
 
 @dataclass(frozen=True)
 class Row:
-    """One optimizer: our comparison, and the paper's with its mark where the paper gives one."""
+    """One optimizer at one scale: our comparison, and the paper's with its mark where the paper gives one.
 
-    optimizer: str
-    ours: Comparison
+    model: the scale. A row without ours is the paper's alone, of an optimizer that is not known.
+    """
+
+    optimizer: str | None
+    model: str | None
+    ours: Comparison | None
     paper: Comparison | None
     mark: str | None
 
 
 @dataclass(frozen=True)
 class Table:
-    """file_name: without a suffix. setting: what our runs have in common. conditions: the columns of losses.
-
-    has_recovered: whether the share of the gap that EF recovers is a column, too.
-    """
+    """file_name: without a suffix. settings: what our runs of each scale have in common. conditions: the columns of
+    losses. has_recovered: whether the share of the gap that EF recovers is a column, too. paper_setting: the paper's
+    model and data. missing: what has no run yet, with the command that makes it."""
 
     file_name: str
     title: str
-    setting: str
+    settings: list[str]
     rows: list[Row]
     conditions: tuple[str, ...]
     has_recovered: bool
+    paper_setting: str
+    missing: list[str]
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Losses and gap in nats per token, the recovered share as a fraction."""
         return (*self.conditions, "gap", *(("recovered_fraction",) if self.has_recovered else ()))
+
+    @property
+    def has_scales(self) -> bool:
+        """Runs of more than one scale are in it."""
+        return len(self.settings) > 1
 
     def estimates(self, comparison: Comparison | None) -> list[Estimate | None]:
         """The cells of ``columns``, None where there is no value."""
@@ -52,30 +65,111 @@ class Table:
         return [self._record(row) for row in self.rows]
 
     def _record(self, row: Row) -> dict[str, Any]:
-        record: dict[str, Any] = {"optimizer": row.optimizer}
+        record: dict[str, Any] = {"optimizer": row.optimizer, "scale": row.model}
         for name, estimate in zip(self.columns, self.estimates(row.ours), strict=True):
             record[name] = estimate.mean if estimate else None
             record[f"{name}_spread"] = estimate.spread if estimate else None
             record[f"{name}_num_seeds"] = estimate.num_seeds if estimate else 0
+            if name not in self.conditions:
+                interval = estimate.interval if estimate else None
+                record[f"{name}_low"] = interval.low if interval else None
+                record[f"{name}_high"] = interval.high if interval else None
+            if name == "gap":
+                record["gap_p_value"] = estimate.p_value if estimate else None
         if self.has_recovered:
-            record["recovered_undefined"] = row.ours.undefined
+            record["recovered_undefined"] = row.ours.undefined if row.ours else None
         for name, estimate in zip(self.columns, self.estimates(row.paper), strict=True):
             record[f"paper_{name}"] = estimate.mean if estimate else None
         return record | {"paper_mark": row.mark}
 
 
-def make_tables(frame: pd.DataFrame) -> list[Table]:
-    """Tables 1 and 2 of a frame of runs.load_runs, with a row for each optimizer that it holds."""
-    comparisons = compare_optimizers(frame)
-    rows = []
-    for optimizer in in_order(comparisons):
-        theirs, mark = paper_comparison(optimizer) or (None, None)
-        rows.append(Row(optimizer, comparisons[optimizer], theirs, mark))
-    run = frame.iloc[0]  # the same for all: load_runs refuses anything else
-    setting = f"model={run['model']}, {run['num_steps']:,} steps, {run['tokens_seen']:,} tokens a run"
-    delay = "Table 1. What a one-step gradient delay costs"
-    feedback = "Table 2. What error feedback (EF) wins back"
+def make_tables(frames: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[Table]:
+    """Tables 1, 2 and 3 of Experiments.frames: those of which there are runs that can be compared."""
+    small, large = paper()["small_model"]["setting"], paper()["large_model"]["setting"]
+    tables = []
+    rows, settings = _rows(frames["optimizers"])
+    if rows:
+        for name, title, conditions, has_recovered in (
+            ("table1", "Table 1. What a one-step gradient delay costs", ("sync", "async"), False),
+            ("table2", "Table 2. What error feedback (EF) wins back", ("sync", "async", "async_ef"), True),
+        ):
+            missing = _incomplete(rows, frames["optimizers"], conditions, EXPERIMENTS["optimizers"])
+            tables.append(Table(name, title, settings, rows, conditions, has_recovered, small, missing))
+        tables[-1].missing.extend(_not_run(rows))
+    rows, settings = _rows(frames["moe"])
+    if rows:
+        rows = [Row(row.optimizer, row.model, row.ours, None, None) for row in rows]
+        theirs, mark = paper_moe_comparison() or (None, None)
+        title = "Table 3. The same for a mixture of experts"
+        conditions = ("sync", "async", "async_ef")
+        missing = _incomplete(rows, frames["moe"], conditions, EXPERIMENTS["moe"])
+        rows.append(Row(None, None, None, theirs, mark))
+        tables.append(Table("table3", title, settings, rows, conditions, True, large, missing))
+    return tables
+
+
+def not_made(tables: Iterable[str]) -> list[str]:
+    """Which of the paper's tables are not among ``tables`` (names of files), and how to make them."""
+    experiments = {
+        "table1": EXPERIMENTS["optimizers"],
+        "table3": EXPERIMENTS["moe"],
+        "table4": EXPERIMENTS["downstream"],
+    }
+    made = set(tables)
     return [
-        Table("table1", delay, setting, rows, conditions=("sync", "async"), has_recovered=False),
-        Table("table2", feedback, setting, rows, conditions=("sync", "async", "async_ef"), has_recovered=True),
+        f"{experiment.makes}: {experiment.command()}"
+        for name, experiment in experiments.items()
+        if not any(table.startswith(name) for table in made)
     ]
+
+
+def _rows(frames: Mapping[str, pd.DataFrame]) -> tuple[list[Row], list[str]]:
+    """A row for each optimizer and scale, and the setting of each scale that has one."""
+    comparisons = {model: compare_optimizers(frame) for model, frame in frames.items()}
+    rows = []
+    for optimizer in in_order(name for own in comparisons.values() for name in own):
+        theirs, mark = paper_comparison(optimizer) or (None, None)
+        for model, own in comparisons.items():
+            if optimizer in own:
+                rows.append(Row(optimizer, model, own[optimizer], theirs, mark))
+    settings = []
+    for model, own in comparisons.items():
+        if own:
+            run = frames[model].iloc[0]  # the same for all: runs.comparable refuses anything else
+            settings.append(f"model={model}, {run['num_steps']:,} steps, {run['tokens_seen']:,} tokens a run")
+    return rows, settings
+
+
+def _incomplete(
+    rows: Iterable[Row], frames: Mapping[str, pd.DataFrame], conditions: tuple[str, ...], experiment: Experiment
+) -> list[str]:
+    """At each scale the cells with fewer seeds than the fullest one, and what would fill them."""
+    missing = []
+    for model, frame in frames.items():
+        counts = {
+            f"{optimizer_title(str(row.optimizer))} {CONDITIONS[name]}": _num_seeds(row.ours, name)
+            for row in rows
+            if row.model == model and row.ours is not None
+            for name in conditions
+        }
+        fullest = max(counts.values(), default=0)
+        short = [f"{cell} ({count} of {fullest})" for cell, count in counts.items() if count < fullest]
+        if short:
+            seeds = sorted({int(seed) for seed in frame["seed"]})
+            sweep = str(frame["sweep_name"].iloc[0])
+            named = f"python -m asyncpp.sweep run {sweep} seeds=[{','.join(str(seed) for seed in seeds)}]"
+            command = experiment.command(model, seeds) if sweep in experiment.sweeps else named
+            missing.append(f"{', '.join(short)}: {command}")
+    return missing
+
+
+def _num_seeds(comparison: Comparison, condition: str) -> int:
+    estimate = comparison.losses[condition]
+    return estimate.num_seeds if estimate else 0
+
+
+def _not_run(rows: Iterable[Row]) -> list[str]:
+    """The paper's optimizers of which there is no run, and what would make them."""
+    there = {row.optimizer for row in rows}
+    absent = [OPTIMIZERS[name] for name in paper()["small_model"]["losses"] if name not in there]
+    return [f"{', '.join(absent)}: {EXPERIMENTS['optimizers'].command()}"] if absent else []

@@ -8,12 +8,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
 
+MARGIN = 0.15  # of a momentum axis, in factors of ten of updates
+
 
 def momentum_axis(panel: Axes, momenta: Sequence[float], label: str) -> None:
     """x is a momentum mu, spaced by the number of updates that it averages over, 1 / (1 - mu), on a log scale."""
     panel.set_xscale("function", functions=(_log_horizon, _momentum_of))
     _ticks(panel, momenta)
-    panel.set_xlim(_momentum_of(_log_horizon(min(momenta)) - 0.15), _momentum_of(_log_horizon(max(momenta)) + 0.15))
+    low, high = _log_horizon(min(momenta)) - MARGIN, _log_horizon(max(momenta)) + MARGIN
+    panel.set_xlim(float(_momentum_of(low)), float(_momentum_of(high)))
     panel.set_xlabel(label)
 
 

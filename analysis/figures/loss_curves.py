@@ -44,7 +44,7 @@ def _draw_panel(panel: Axes, frame: pd.DataFrame) -> None:
         if len(seeds) == 0:
             continue
         mean, spread = seeds.mean(), seeds.std(ddof=1).fillna(0.0)
-        panel.plot(mean.index, mean, label=CONDITIONS[condition], **look | {"marker": ""})
+        panel.plot(mean.index, mean, label=CONDITIONS[condition], color=look["color"], linestyle=look["linestyle"])
         panel.fill_between(mean.index, mean - spread, mean + spread, color=look["color"], alpha=0.2, linewidth=0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -29,7 +30,7 @@ def draw_optimizer_gap(frame: pd.DataFrame) -> Figure:
             offset = OFFSET * (2 * place - 1)
             gaps = frame[frame["series"] == condition].groupby("optimizer")["gap"].agg(["mean", "std"]).fillna(0.0)
             rows = [optimizers.index(name) + offset for name in gaps.index]
-            look = looks[condition] | {"linestyle": ""}
+            look: dict[str, Any] = looks[condition] | {"linestyle": ""}
             panel.errorbar(gaps["mean"], rows, xerr=gaps["std"], label=CONDITIONS[condition], capsize=2, **look)
             _draw_paper(panel, optimizers, condition, offset, look["color"], look["marker"])
         panel.axvline(0.0, color="black", linewidth=0.6)

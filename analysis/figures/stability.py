@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ def draw_stability() -> Figure:
     return figure
 
 
-def _draw_line(panel: Axes, line: Line, look: dict[str, str]) -> None:
+def _draw_line(panel: Axes, line: Line, look: dict[str, Any]) -> None:
     from quadratic import largest_stable_step, measured_largest_stable_step
 
     def effective(of: Callable[[Method], float], value: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -27,7 +29,7 @@ def draw_staleness_probes(rows: pd.DataFrame) -> Figure:
         looks = series_looks(titles)
         for (over_steps, over_layers), (quantity, label) in zip(panels.T, QUANTITIES.items(), strict=True):
             for title in titles:
-                look = looks[title] | {"linestyle": "-", "label": title}
+                look: dict[str, Any] = looks[title] | {"linestyle": "-", "label": title}
                 own = rows[(rows["series"] == title) & (rows["quantity"] == quantity)]
                 by_step = own.groupby("step")["value"].mean()
                 over_steps.plot(by_step.index, by_step, markevery=max(1, len(by_step) // NUM_MARKS), **look)

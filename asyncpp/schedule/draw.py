@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _UPDATE_MARK = "│"
 _CELL_INCHES, _ROW_INCHES = 0.22, 0.3
 _LEGEND_INCHES = 1.3  # of an entry of the legend
-_STYLE = {"svg.hashsalt": "asyncpp", "svg.fonttype": "none", "font.size": 8}
+_STYLE: dict[Any, Any] = {"svg.hashsalt": "asyncpp", "svg.fonttype": "none", "font.size": 8}
 _SMALLEST_FONT = 3.0  # points; smaller labels are left out
 _MICROSECONDS = 1000.0  # of a trace, for one unit of the costs
 

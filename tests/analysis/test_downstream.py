@@ -122,7 +122,7 @@ def test_scores_of_other_items_or_settings_are_never_paired(setting, runs, tmp_p
 def test_make_tables_writes_table_4_where_runs_were_scored(runs, tmp_path, capsys):
     arguments = [f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
     assert run_command(make_tables.main, make_tables.TablesOptions, arguments, "") == 0
-    assert "Table 4" not in capsys.readouterr().out and not (tmp_path / "out" / "table4.md").exists()
+    assert "### Table 4" not in capsys.readouterr().out and not (tmp_path / "out" / "table4.md").exists()
     for condition, run in runs.items():
         score(run, "hellaswag", right(60 if condition == "async" else 100), metric="acc_norm")
     assert run_command(make_tables.main, make_tables.TablesOptions, arguments, "") == 0

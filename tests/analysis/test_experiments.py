@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from planted import PlantRun
 
+import experiments
 from asyncpp.errors import ConfigError
 from experiments import EXPERIMENTS, load_experiments
 from runs import AXES
@@ -22,23 +23,23 @@ def test_sweeps_below_one_root_are_told_apart(plant: PlantRun) -> None:
     plant(sweep="table1_optimizers")
     plant(sweep="figure4_momentum", folder="a", config={"optimizer.betas": [0.8, 0.95]})
     root = plant(sweep="figure4_momentum", folder="b", config={"optimizer.betas": [0.98, 0.95]}).parent
-    experiments = load_experiments(root)
-    assert {name: list(frames) for name, frames in experiments.frames.items() if frames} == {
+    loaded = load_experiments(root)
+    assert {name: list(frames) for name, frames in loaded.frames.items() if frames} == {
         "optimizers": ["tiny"],
         "momentum": ["tiny"],
     }
-    assert sorted(experiments.frame("momentum")["optimizer.betas"]) == [(0.8, 0.95), (0.98, 0.95)]
-    assert experiments.frame("moe") is None
-    assert experiments.passed_over == []
+    assert sorted(loaded.frame("momentum")["optimizer.betas"]) == [(0.8, 0.95), (0.98, 0.95)]
+    assert loaded.frame("moe") is None
+    assert loaded.passed_over == []
 
 
 def test_two_sweeps_of_one_experiment_count_a_shared_run_once(plant: PlantRun) -> None:
     first = plant(sweep="table1_optimizers", folder="table1/sync")
     plant(sweep="table2_error_feedback", folder="table2/sync")
     plant(sweep="table2_error_feedback", folder="table2/ef", delay="one_step", correction="ef")
-    experiments = load_experiments(first.parents[1])
-    assert sorted(experiments.frame("optimizers")["condition"]) == ["async_ef", "sync"]
-    (repeated,) = experiments.passed_over
+    loaded = load_experiments(first.parents[1])
+    assert sorted(loaded.frame("optimizers")["condition"]) == ["async_ef", "sync"]
+    (repeated,) = loaded.passed_over
     assert repeated.reason == "sync of adamw, seed 0 is counted once, from sync"
 
 
@@ -46,28 +47,33 @@ def test_scales_are_frames_of_their_own(plant: PlantRun) -> None:
     plant(sweep="table1_optimizers")
     larger = {"model.name": "360m", "model.num_layers": 32, "trainer.num_steps": 27605}
     root = plant(sweep="table1_optimizers", summary={"model": "360m"}, config=larger).parent
-    experiments = load_experiments(root)
-    assert sorted(experiments.frames["optimizers"]) == ["360m", "tiny"]
-    assert list(experiments.frame("optimizers", "360m")["model"]) == ["360m"]
+    loaded = load_experiments(root)
+    assert sorted(loaded.frames["optimizers"]) == ["360m", "tiny"]
+    assert list(loaded.frame("optimizers", "360m")["model"]) == ["360m"]
     with pytest.raises(ConfigError, match="expected scale=<one of "):
-        experiments.frame("optimizers")
+        loaded.frame("optimizers")
     assert list(load_experiments(root, scale="tiny").frames["optimizers"]) == ["tiny"]
     with pytest.raises(ConfigError, match=r"^scale=10b: expected one of 360m, tiny"):
         load_experiments(root, scale="10b")
 
 
+def test_a_sweep_may_go_by_its_earlier_name(plant: PlantRun) -> None:
+    root = plant(sweep="figure6", config={"pipeline.num_stages": 4}).parent
+    assert list(load_experiments(root).frame("depth")["sweep_name"]) == ["figure6_pipedream"]
+
+
 def test_one_sweep_of_ones_own_stands_for_tables_1_and_2(planted_demo: Path) -> None:
-    experiments = load_experiments(planted_demo)
-    assert len(experiments.frame("optimizers")) == 18
+    loaded = load_experiments(planted_demo)
+    assert len(loaded.frame("optimizers")) == 18
 
 
 def test_of_several_other_sweeps_the_demo_does(plant: PlantRun) -> None:
     plant(sweep="default", folder="default/a")
     plant(sweep="default", folder="default/b", seed=1)
     root = plant(sweep="demo", folder="demo/a").parents[1]
-    experiments = load_experiments(root)
-    assert len(experiments.frame("optimizers")) == 1
-    (left_out,) = experiments.passed_over
+    loaded = load_experiments(root)
+    assert len(loaded.frame("optimizers")) == 1
+    (left_out,) = loaded.passed_over
     assert left_out.folder == root / "default"
     assert left_out.reason == "2 runs of the sweep default, which no table, figure or claim is made of"
 
@@ -93,4 +99,12 @@ def test_runs_that_differ_in_more_than_the_axes_of_their_experiment_are_refused(
 
 
 def test_a_command_makes_more_runs() -> None:
-    assert EXPERIMENTS["moe"].command([0, 1, 2]) == "python -m asyncpp.sweep run table3_moe seeds=[0,1,2]"
+    assert EXPERIMENTS["moe"].command(seeds=[0, 1, 2]) == "python -m asyncpp.sweep run table3_moe seeds=[0,1,2]"
+
+
+def test_a_command_names_the_scale_that_is_not_the_sweeps_first(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "moments.yaml").write_text("scales: {tiny: {model: tiny}, small: {model: 135m}}\n")
+    monkeypatch.setattr(experiments, "SWEEPS", tmp_path)
+    moments = EXPERIMENTS["moments"]
+    assert moments.command("135m", [0]) == "python -m asyncpp.sweep run moments scale=small seeds=[0]"
+    assert moments.command("tiny") == moments.command("unheard_of") == "python -m asyncpp.sweep run moments"

@@ -218,6 +218,15 @@ def test_bookkeeping_may_differ(plant: PlantRun) -> None:
     assert len(load_runs(runs_dir).frame) == 2
 
 
+def test_a_delay_may_come_from_a_real_pipeline_or_a_simulated_one(plant: PlantRun) -> None:
+    plant()
+    runs_dir = plant(delay="one_step", config={"pipeline.name": "two_bw", "pipeline.schedule": "two_bw"}).parent
+    assert len(load_runs(runs_dir).frame) == 2
+    plant(seed=1, config={"pipeline.num_stages": 2})
+    with pytest.raises(ConfigError, match=r"in pipeline\.num_stages "):
+        load_runs(runs_dir)
+
+
 def test_a_run_that_is_passed_over_may_have_any_settings(plant: PlantRun) -> None:
     plant()
     runs_dir = plant(seed=1, summary={"status": "failed"}, config={"trainer.num_steps": 800}).parent

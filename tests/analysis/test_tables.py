@@ -1,4 +1,4 @@
-"""Tables 1 and 2 as text, and the command that writes them."""
+"""Tables 1 to 3 as text, and the command that writes them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from planted import DELAY_AND_CORRECTION, PlantRun
 
 import make_tables as command
 from command_line import run_command
+from experiments import load_experiments
 from labels import OPTIMIZERS
-from runs import load_runs
 from table_formats import MISSING, to_csv, to_latex, to_markdown
-from tables import make_tables
+from tables import Table, make_tables
 
 
 def run(*arguments: str) -> int:
     return run_command(command.main, command.TablesOptions, arguments, command.__doc__)
+
+
+def tables_of(runs_dir: Path) -> list[Table]:
+    return make_tables(load_experiments(runs_dir).frames)
 
 
 def cells(markdown: str) -> list[list[str]]:
@@ -31,19 +35,19 @@ def cells(markdown: str) -> list[list[str]]:
 
 
 def test_markdown_of_planted_gaps(planted_demo: Path) -> None:
-    table1, table2 = make_tables(load_runs(planted_demo).frame)
+    table1, table2 = tables_of(planted_demo)
     assert cells(to_markdown(table1)) == [
         ["optimizer", "source", "sync", "async", "gap"],
-        ["AdamW", "ours n=3", "4.400 ±0.020", "5.200 ±0.020", "0.800 ±0.000"],
+        ["AdamW", "ours n=3", "4.400 ±0.020", "5.200 ±0.020", "0.800 ±0.000 *"],
         ["", "paper [S]", "2.612", "2.890", "0.278"],
-        ["Muon", "ours n=3", "4.400 ±0.020", "4.500 ±0.020", "0.100 ±0.000"],
+        ["Muon", "ours n=3", "4.400 ±0.020", "4.500 ±0.020", "0.100 ±0.000 *"],
         ["", "paper [P]", "2.578", "2.590", "0.012"],
     ]
     assert cells(to_markdown(table2)) == [
         ["optimizer", "source", "sync", "async", "async + EF", "gap", "recovered"],
-        ["AdamW", "ours n=3", "4.400 ±0.020", "5.200 ±0.020", "4.800 ±0.020", "0.800 ±0.000", "50 ±0 %"],
+        ["AdamW", "ours n=3", "4.400 ±0.020", "5.200 ±0.020", "4.800 ±0.020", "0.800 ±0.000 *", "50 % [50, 50]"],
         ["", "paper [S]", "2.612", "2.890", "2.640", "0.278", "90 %"],
-        ["Muon", "ours n=3", "4.400 ±0.020", "4.500 ±0.020", "4.425 ±0.020", "0.100 ±0.000", "75 ±0 %"],
+        ["Muon", "ours n=3", "4.400 ±0.020", "4.500 ±0.020", "4.425 ±0.020", "0.100 ±0.000 *", "75 % [75, 75]"],
         ["", "paper [P]", "2.578", "2.590", "2.583", "0.012", "58 %"],
     ]
 
@@ -53,7 +57,7 @@ def test_missing_cells_are_dashes_and_unequal_seeds_are_shown(plant: PlantRun) -
         plant(optimizer="lion", seed=seed, val_loss=4.0 + seed)
     plant(optimizer="lion", delay="one_step", seed=1, val_loss=5.5)
     runs_dir = plant(optimizer="soap", delay="one_step", correction="ef").parent
-    _, table2 = make_tables(load_runs(runs_dir).frame)
+    _, table2 = tables_of(runs_dir)
     assert cells(to_markdown(table2))[1:] == [
         ["SOAP", "ours n=0/0/1", MISSING, MISSING, "4.000", MISSING, MISSING],
         ["", "paper [S]", "2.581", "2.608", "2.590", "0.027", "67 %"],
@@ -66,7 +70,7 @@ def test_an_undefined_share_is_said_and_explained(plant: PlantRun) -> None:
         for condition, loss in (("sync", 4.0), ("async", delayed), ("async_ef", 8.0)):
             delay, correction = DELAY_AND_CORRECTION[condition]
             path = plant(optimizer=optimizer, delay=delay, correction=correction, val_loss=loss)
-    tables = make_tables(load_runs(path.parent).frame)
+    tables = tables_of(path.parent)
     markdown = to_markdown(tables[1])
     assert [line[-1] for line in cells(markdown)[1::2]] == ["no gap", "in noise"]
     assert "- no gap: " in markdown
@@ -82,14 +86,80 @@ def test_nine_optimizers_fit_a_terminal_in_the_papers_order(plant: PlantRun) -> 
             for seed in range(3):
                 loss = 10.0 + seed if delay == "sync" else 12.0
                 path = plant(optimizer=optimizer, delay=delay, correction=correction, seed=seed, val_loss=loss)
-    for table in make_tables(load_runs(path.parent).frame):
+    for table in tables_of(path.parent):
         markdown = to_markdown(table)
-        assert max(len(line) for line in markdown.splitlines()) <= 100
+        assert max(len(line) for line in markdown.splitlines()) <= 110
         assert [line[0] for line in cells(markdown)[1:] if line[0]] == list(OPTIMIZERS.values())
 
 
+def plant_conditions(plant: PlantRun, losses: dict[str, float], seeds: int = 2, **values) -> Path:
+    for condition, loss in losses.items():
+        delay, correction = DELAY_AND_CORRECTION[condition]
+        for seed in range(seeds):
+            path = plant(delay=delay, correction=correction, seed=seed, val_loss=loss + 0.1 * seed, **values)
+    return path.parent
+
+
+def test_table_3_is_the_mixture_of_experts_with_the_papers_own_line(plant: PlantRun) -> None:
+    moe = {"sweep": "table3_moe", "summary": {"model": "tiny_moe"}, "config": {"model.name": "tiny_moe"}}
+    runs_dir = plant_conditions(plant, {"sync": 4.0, "async": 4.1, "async_ef": 4.05}, optimizer="muon", **moe)
+    (table3,) = tables_of(runs_dir)
+    assert table3.file_name == "table3"
+    assert cells(to_markdown(table3))[1:] == [
+        ["Muon", "ours n=2", "4.050 ±0.071", "4.150 ±0.071", "4.100 ±0.071", "0.100 ±0.000 *", "50 % [50, 50]"],
+        ["", "paper [S]", "1.906", "1.911", "1.906", "0.005", "100 %"],
+    ]
+    assert "10B mixture of experts" in to_markdown(table3)
+    frame = pd.DataFrame(table3.records())
+    assert list(frame["paper_async"].dropna()) == [1.911]
+    lines = to_latex(table3).splitlines()
+    assert r"-- & -- & -- & -- & -- & -- & 0 & 1.906 & 1.911 & 1.906 & 0.005 & 100 \% & S \\" in lines
+
+
+def test_scales_are_lines_of_one_optimizer(plant: PlantRun) -> None:
+    plant_conditions(plant, {"sync": 4.0, "async": 5.0}, sweep="table1_optimizers")
+    larger = {
+        "summary": {"model": "135m", "num_steps": 800},
+        "config": {"model.name": "135m", "trainer.num_steps": 800},
+    }
+    runs_dir = plant_conditions(plant, {"sync": 3.0, "async": 3.2}, seeds=1, sweep="table1_optimizers", **larger)
+    table1, _ = tables_of(runs_dir)
+    assert [line[:2] for line in cells(to_markdown(table1))[1:]] == [
+        ["AdamW", "tiny n=2"],
+        ["AdamW", "135m n=1"],
+        ["", "paper [S]"],
+    ]
+    assert "AdamW, 135m & 3.000 & 3.200 & 0.200 & 1 &" in to_latex(table1)
+    assert "model=135m, 800 steps" in to_markdown(table1)
+
+
+def test_a_missing_cell_says_what_fills_it(plant: PlantRun) -> None:
+    plant_conditions(plant, {"sync": 4.0, "async": 5.0, "async_ef": 4.5}, sweep="table1_optimizers")
+    runs_dir = plant_conditions(plant, {"sync": 4.0}, sweep="table1_optimizers", optimizer="muon")
+    table1, table2 = tables_of(runs_dir)
+    command = "python -m asyncpp.sweep run table2_error_feedback seeds=[0,1]"
+    assert table1.missing == [f"Muon async (0 of 2): {command}"]
+    assert table2.missing[0] == f"Muon async (0 of 2), Muon async + EF (0 of 2): {command}"
+    assert table2.missing[1].startswith("NorMuon, SOAP, Adan, Lion, MARS: python -m asyncpp.sweep run ")
+    assert "No runs yet: Muon async (0 of 2)" in to_markdown(table1).replace("\n  ", " ")
+
+
+def test_a_missing_cell_of_another_sweep_names_that_sweep(plant: PlantRun) -> None:
+    runs_dir = plant_conditions(plant, {"sync": 4.0}, sweep="mine")
+    table1, _ = tables_of(runs_dir)
+    assert table1.missing == ["AdamW async (0 of 2): python -m asyncpp.sweep run mine seeds=[0,1]"]
+
+
+def test_gaps_come_with_p_values_and_intervals(planted_demo: Path) -> None:
+    record = next(row for row in tables_of(planted_demo)[1].records() if row["optimizer"] == "muon")
+    assert record["gap_p_value"] < 0.001
+    assert record["gap_low"] == pytest.approx(0.1)
+    assert record["recovered_fraction_high"] == pytest.approx(0.75)
+    assert record["scale"] == "tiny"
+
+
 def test_csv_keeps_ours_and_the_papers_in_separate_columns(planted_demo: Path, tmp_path: Path) -> None:
-    _, table2 = make_tables(load_runs(planted_demo).frame)
+    _, table2 = tables_of(planted_demo)
     (tmp_path / "table.csv").write_text(to_csv(table2))
     frame = pd.read_csv(tmp_path / "table.csv", index_col="optimizer")
     assert frame.loc["muon", "gap"] == pytest.approx(0.1)
@@ -102,7 +172,7 @@ def test_csv_keeps_ours_and_the_papers_in_separate_columns(planted_demo: Path, t
 
 
 def test_latex_is_a_booktabs_tabular_of_even_rows(planted_demo: Path) -> None:
-    for table in make_tables(load_runs(planted_demo).frame):
+    for table in tables_of(planted_demo):
         lines = [line for line in to_latex(table).splitlines() if not line.startswith("%")]
         num_columns = len(lines[0].removeprefix(r"\begin{tabular}{").removesuffix("}"))
         body = lines[lines.index(r"\midrule") - 1 : lines.index(r"\bottomrule")]
@@ -116,7 +186,7 @@ def test_latex_escapes_names_and_percents(plant: PlantRun) -> None:
     for delay, correction in DELAY_AND_CORRECTION.values():
         loss = {"none": 4.0 if delay == "sync" else 5.0, "ef": 4.5}[correction]
         path = plant(optimizer="my_optimizer", delay=delay, correction=correction, val_loss=loss)
-    latex = to_latex(make_tables(load_runs(path.parent).frame)[1])
+    latex = to_latex(tables_of(path.parent)[1])
     assert r"my\_optimizer & 4.000 & 5.000 & 4.500 & 1.000 & 50 \% & 1 & -- &" in latex
 
 
@@ -153,13 +223,23 @@ def test_json_is_one_document(planted_demo: Path, tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["rnus=x"], "error: rnus=x: no such key; did you mean runs? accepted here: runs, out, json"),
+        (
+            ["rnus=x"],
+            "error: rnus=x: no such key; did you mean runs? accepted here: runs, out, scale,",
+        ),
         (["runs.a=x"], "error: runs.a=x: no such key"),
-        (["x"], "error: argument=x: expected key=value, with a key of runs, out, json"),
-        (["runs"], "error: argument=runs: expected key=value, with a key of runs, out, json"),
+        (
+            ["x"],
+            "error: argument=x: expected key=value, with a key of runs, out, scale,",
+        ),
+        (
+            ["runs"],
+            "error: argument=runs: expected key=value, with a key of runs, out, scale,",
+        ),
         (["runs="], "error: runs=: expected a value after the equals sign"),
         (["json=perhaps"], "error: json=perhaps: "),
         (["out=${nowhere}"], "error: out=${nowhere}: "),
+        (["num_micro_batches=2"], "error: num_micro_batches=2: expected at least num_stages=4"),
         (["runs=/nonexistent"], "error: runs=/nonexistent: expected a folder that holds run folders"),
     ],
 )

@@ -1,0 +1,100 @@
+"""Copy run folders reduced to what tables, figures and claims read of them: small enough to keep beside the results.
+
+    python analysis/collect.py [runs=runs] [out=docs/results-tiny/runs] [json=false]
+
+runs: a folder that holds run folders, at any depth. Only finished, usable runs are copied; the others are listed.
+out: where they go, by the same relative paths. What is there already is replaced run by run.
+Kept: config.yaml without the keys that say where files lie, summary.json, environment.json without the command line,
+eval/*.json, and of metrics.jsonl every validation, training loss and probe, to the last digit. Left out: times,
+learning rates, gradient norms, checkpoints and logs.
+Exit codes: 0 done, 2 bad input.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from asyncpp.errors import require
+from asyncpp.records import (
+    CONFIG_FILE,
+    ENVIRONMENT_FILE,
+    METRICS_FILE,
+    SUMMARY_FILE,
+    read_metrics,
+    write_atomically,
+    write_json,
+)
+from command_line import output_folder, report_passed_over, run_command
+from runs import UNREADABLE, read_runs
+
+LOCATIONS = (("runs_dir",), ("data", "root"))
+DROPPED = ("time/", "optim/", "pipeline/")  # prefixes of the metrics that nothing here reads
+
+
+@dataclass
+class CollectOptions:
+    runs: Path = Path("runs")
+    out: Path = Path("docs/results-tiny/runs")
+    json: bool = False
+
+
+def main(options: CollectOptions) -> None:
+    read = read_runs(options.runs)
+    apart = not options.out.resolve().is_relative_to(options.runs.resolve())
+    require(apart, "out", options.out, f"expected a folder outside runs={options.runs}")
+    output_folder(options.out)
+    copies = [reduce(row["folder"], options.out / row["folder"].relative_to(options.runs)) for row in read.rows]
+    num_bytes = sum(file.stat().st_size for copy in copies for file in copy.rglob("*") if file.is_file())
+    if options.json:
+        passed_over = [entry.as_dict() for entry in read.passed_over]
+        print(json.dumps({"num_runs": len(copies), "num_bytes": num_bytes, "passed_over": passed_over}, indent=2))
+        return
+    report_passed_over(read.passed_over)
+    print(f"{len(copies)} runs, {num_bytes / 1e6:.1f} MB: {options.out}")
+
+
+def reduce(run: Path, copy: Path) -> Path:
+    """Write the reduced ``run`` to the folder ``copy``, the summary last, and return it."""
+    copy.mkdir(parents=True, exist_ok=True)
+    config = yaml.safe_load((run / CONFIG_FILE).read_text(encoding="utf-8"))
+    for *sections, key in LOCATIONS:
+        section: dict[str, Any] = config
+        for name in sections:
+            section = section.get(name, {})
+        section.pop(key, None)
+    write_atomically(copy / CONFIG_FILE, yaml.safe_dump(config, sort_keys=False))
+    environment = _json(run / ENVIRONMENT_FILE)
+    if environment:
+        write_json(copy / ENVIRONMENT_FILE, {key: value for key, value in environment.items() if key != "command"})
+    write_atomically(copy / METRICS_FILE, "".join(f"{line}\n" for line in _metrics(run / METRICS_FILE)))
+    for scores in sorted((run / "eval").glob("*.json")):
+        (copy / "eval").mkdir(exist_ok=True)
+        write_atomically(copy / "eval" / scores.name, scores.read_text(encoding="utf-8"))
+    write_atomically(copy / SUMMARY_FILE, (run / SUMMARY_FILE).read_text(encoding="utf-8"))
+    return copy
+
+
+def _metrics(path: Path) -> list[str]:
+    """The rows that are kept, as JSON without spaces; none of a file that cannot be read."""
+    try:
+        rows = [{key: row[key] for key in row if not key.startswith(DROPPED)} for row in read_metrics(path)]
+    except UNREADABLE:
+        return []
+    return [json.dumps(row, separators=(",", ":")) for row in rows if row.keys() - {"step"}]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except UNREADABLE:
+        return {}
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, CollectOptions, sys.argv[1:], __doc__))

@@ -1,0 +1,54 @@
+"""C3: error feedback recovers a large part of the gap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from gaps import compare, paper
+from labels import CONDITIONS, in_order, optimizer_title
+from ledger.verdicts import Rule, Statement, Verdict, column, judge, losses_by_seed, names_of
+
+
+def smallest_share() -> float:
+    """The lower end of the range that the paper states."""
+    return paper()["recovered_fraction_range"]["low"]
+
+
+def judge_error_feedback(frame: pd.DataFrame) -> list[Statement]:
+    """What EF gains, held against the paper's smallest share of the gap, by optimizer."""
+    frame = frame[frame["condition"].isin(list(CONDITIONS))]
+    known = paper()["small_model"]["losses"]
+    statements = []
+    for optimizer in in_order(frame.loc[frame["condition"] == "async_ef", "optimizer"]):
+        own = frame[frame["optimizer"] == optimizer]
+        losses = losses_by_seed(own)
+        gain = column(losses, "async") - column(losses, "async_ef")
+        gap = column(losses, "async") - column(losses, "sync")
+        comparison = compare(losses)
+        statement = judge(
+            f"{optimizer_title(optimizer)}: EF recovers half of the gap or more",
+            comparison.recovered,
+            gain - smallest_share() * gap,
+            unit="of the gap",
+            threshold=f">= {smallest_share():g}",
+            runs=names_of(own),
+            counts=optimizer in known,
+        )
+        if comparison.undefined:  # what EF does where there is nothing to recover says nothing
+            reason = f"nothing to recover: {comparison.undefined}"
+            statement = replace(statement, verdict=Verdict.OPEN, reason=reason)
+        statements.append(statement)
+    return statements
+
+
+RULE = Rule(
+    name="C3",
+    rule="For every seed, what EF gains less half of that seed's gap. The claim holds where its mean is above zero for "
+    "each of the paper's optimizers that has a gap, and does not hold where it is below zero for one. More than 90 % "
+    "counts in favour. The share is shown with its bootstrap interval, which is too narrow with few seeds, so that "
+    "the verdict does not rest on it. Where there is no gap, EF is not judged.",
+    experiments=("optimizers",),
+    judge=judge_error_feedback,
+)

@@ -1,0 +1,64 @@
+"""One page with every table, figure and claim, and where its runs come from: report.html, which opens offline.
+
+    python analysis/make_report.py [runs=runs/demo] [out=results] [scale=null] [num_stages=4] [num_micro_batches=4]
+
+runs: a folder that holds run folders, at any depth: of one sweep, or of all (runs=runs). out: where report.html goes.
+scale: the name of a model; null takes all that there are.
+num_stages, num_micro_batches: of the pipeline whose schedules the time to a loss is compared for.
+Exit codes: 0 done, 2 bad input.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncpp.records import write_atomically
+from claims import judge_claims
+from command_line import output_folder, report_passed_over, run_command
+from experiments import load_experiments
+from figures.catalogue import Drawn, Missing, draw_all
+from ledger.report import to_markdown
+from make_tables import make_documents
+from overhead import step_time_ratio
+from report import Text, render
+
+FILE_NAME = "report.html"
+
+
+@dataclass
+class ReportOptions:
+    runs: Path = Path("runs/demo")
+    out: Path = Path("results")
+    scale: str | None = None
+    num_stages: int = 4
+    num_micro_batches: int = 4
+
+
+def main(options: ReportOptions) -> None:
+    step_time_ratio(options.num_stages, options.num_micro_batches)  # refuses a bad shape before runs are read
+    experiments = load_experiments(options.runs, options.scale)
+    out = output_folder(options.out)
+    command = f"python analysis/make_report.py runs={options.runs}"
+    texts = [Text("claims", "Claims", to_markdown(judge_claims(experiments), command))]
+    documents = make_documents(experiments, options.num_stages, options.num_micro_batches)
+    texts += [Text(document.file_name, document.title, document.texts[0]) for document in documents]
+    drawn = list(draw_all(experiments))
+    figures = [entry for entry in drawn if isinstance(entry, Drawn)]
+    passed_over = experiments.passed_over + [entry for figure in figures for entry in figure.passed_over]
+    page = render(
+        experiments,
+        texts,
+        figures,
+        [entry for entry in drawn if isinstance(entry, Missing)],
+        passed_over,
+        command,
+    )
+    write_atomically(out / FILE_NAME, page)
+    report_passed_over(passed_over)
+    print(f"report: {out / FILE_NAME}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, ReportOptions, sys.argv[1:], __doc__))

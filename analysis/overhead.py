@@ -1,0 +1,93 @@
+"""How many more tokens, and how much more time, a delayed run takes to a loss that the synchronous one reaches, too.
+
+Nothing is extrapolated: a run whose learning rate has decayed has no tail to go on along. The loss at which tokens are
+compared is the worse of the two final ones, which both runs have been at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from asyncpp.records import METRICS_FILE
+from asyncpp.schedule.builders import build
+from asyncpp.schedule.timeline import timeline
+from runs import UNREADABLE
+
+VALIDATION_KEY = "val/loss"
+NUM_BATCHES = 4  # of the shorter of two schedules that are timed: the longer one has one more, as long as any
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """tokens: of the delayed run over those of the synchronous one, to the same ``loss`` (nats per token).
+
+    is_bound: the synchronous run was there before its first validation, so that ``tokens`` is too small.
+    reaches_sync: the delayed run comes to the synchronous one's final loss within its own tokens. If not, it would
+    need more than all of them for that.
+    """
+
+    tokens: float
+    loss: float
+    is_bound: bool
+    reaches_sync: bool
+
+
+def validation_curve(folder: Path, tokens_of_step: float) -> pd.Series | None:
+    """Validation losses by tokens seen, of the run in ``folder``. None where there are none to be read."""
+    losses: dict[float, float] = {}
+    try:
+        for line in (folder / METRICS_FILE).read_bytes().splitlines(keepends=True):
+            if VALIDATION_KEY.encode() in line and line.endswith(b"\n"):  # a last line without one was cut
+                row = json.loads(line)
+                losses[row["step"] * tokens_of_step] = float(row[VALIDATION_KEY])
+    except UNREADABLE:
+        return None
+    curve = pd.Series(losses, dtype=float).sort_index()
+    return curve if len(curve) and np.isfinite(curve).all() else None
+
+
+def tokens_to_reach(curve: pd.Series, loss: float) -> float:
+    """Tokens after which ``curve`` (losses by tokens) first is at ``loss`` or below; infinite where it never is.
+
+    Between two validations the loss is taken as linear in the logarithm of the tokens, which is what curves of
+    losses look like closest. A curve that begins at or below ``loss`` gives its first validation's tokens, which are
+    too many.
+    """
+    reached = (curve <= loss).to_numpy()
+    if not reached.any():
+        return math.inf
+    first = int(reached.argmax())
+    tokens, losses = curve.index.to_numpy(dtype=float), curve.to_numpy()
+    if first == 0:
+        return float(tokens[0])
+    share = (losses[first - 1] - loss) / (losses[first - 1] - losses[first])
+    return float(tokens[first - 1] * (tokens[first] / tokens[first - 1]) ** share)
+
+
+def token_overhead(sync: pd.Series, delayed: pd.Series) -> Overhead:
+    """Compare two validation curves (losses by tokens) at the worse of their final losses."""
+    loss = max(float(sync.iloc[-1]), float(delayed.iloc[-1]))
+    tokens = tokens_to_reach(delayed, loss) / tokens_to_reach(sync, loss)
+    return Overhead(tokens, loss, bool(sync.iloc[0] <= loss), bool((delayed <= sync.iloc[-1]).any()))
+
+
+@cache
+def step_time_ratio(num_stages: int, num_micro_batches: int) -> float:
+    """Time between updates of 2BW over that of 1F1B, in the steady state of their timelines.
+
+    Equal stages, a backward twice as long as a forward, messages and updates that take no time: the paper's schedule
+    model, in which it is m / (m + P - 1). Raises ConfigError for a shape that 2BW cannot have (m >= P).
+    """
+    two_bw, one_f_one_b = (
+        timeline(build(name, num_stages, num_micro_batches, NUM_BATCHES + 1)).duration
+        - timeline(build(name, num_stages, num_micro_batches, NUM_BATCHES)).duration
+        for name in ("two_bw", "one_f_one_b")
+    )
+    return two_bw / one_f_one_b

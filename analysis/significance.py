@@ -1,0 +1,73 @@
+"""How sure a mean over seeds is: Student's t for means of paired differences, a bootstrap for a ratio of two.
+
+Seeds are few and cheap to pair: a seed fixes initial weights and the order of the data, so that a difference between
+two conditions of one seed is free of most of what differs between seeds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+LEVEL = 0.95
+NUM_RESAMPLES = 10_000
+MAX_ENUMERATED_SEEDS = 5  # 5^5 = 3,125 resamples are all there are, and are all taken
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Of LEVEL, in the units of what it is of."""
+
+    low: float
+    high: float
+
+
+def t_interval(values: np.ndarray) -> Interval | None:
+    """Student's interval for the mean of independent ``values`` (n,); None for fewer than two.
+
+    Values that are equal to the last bit, as those of identical runs, give an interval without a width.
+    """
+    if len(values) < 2:
+        return None
+    half = float(stats.t.ppf((1.0 + LEVEL) / 2.0, df=len(values) - 1) * stats.sem(values))
+    return Interval(float(values.mean()) - half, float(values.mean()) + half)
+
+
+def p_value(values: np.ndarray) -> float | None:
+    """Two-sided, of Student's test that the mean of ``values`` (n,) is zero; None for fewer than two.
+
+    Values that are all equal have no spread to compare with: 1 where they are zero, else 0.
+    """
+    if len(values) < 2:
+        return None
+    if np.ptp(values) == 0.0:
+        return 1.0 if values[0] == 0.0 else 0.0
+    return float(2.0 * stats.t.sf(abs(values.mean()) / stats.sem(values), df=len(values) - 1))
+
+
+def bootstrap_share(gains: np.ndarray, gaps: np.ndarray, smallest_gap: float) -> Interval | None:
+    """Percentile bootstrap over seeds of mean(gains) / mean(gaps), both (n,) and paired.
+
+    None for fewer than two seeds, and where a resample in forty or more has a mean gap of ``smallest_gap`` or less:
+    its share could be anything, and so could an end of the interval.
+    With so few values a bootstrap is too sure: of normal gaps and gains it covers the truth about 70 times in 100 with
+    three seeds, which is their own range, 84 with five, 93 with ten. Verdicts rest on Student's interval for
+    gain - share * gap instead.
+    """
+    num_seeds = len(gaps)
+    if num_seeds < 2:
+        return None
+    if num_seeds <= MAX_ENUMERATED_SEEDS:
+        chosen = np.array(list(itertools.product(range(num_seeds), repeat=num_seeds)))
+    else:
+        chosen = np.random.default_rng(0).integers(num_seeds, size=(NUM_RESAMPLES, num_seeds))
+    mean_gaps = gaps[chosen].mean(axis=1)
+    undefined = mean_gaps <= smallest_gap
+    if undefined.mean() >= (1.0 - LEVEL) / 2.0:
+        return None
+    shares = gains[chosen].mean(axis=1)[~undefined] / mean_gaps[~undefined]
+    low, high = np.quantile(shares, [(1.0 - LEVEL) / 2.0, (1.0 + LEVEL) / 2.0])
+    return Interval(float(low), float(high))

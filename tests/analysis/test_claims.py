@@ -1,0 +1,283 @@
+"""The ledger against worlds whose truth is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from worlds import GAPS, SHARE, plant_world
+
+import claims as command
+from command_line import run_command
+from experiments import load_experiments
+from gaps import paper
+from ledger import (
+    c1_optimizer,
+    c2_momentum,
+    c3_error_feedback,
+    c4_mixture_of_experts,
+    c5_downstream,
+    c6_depth,
+    c7_batch_size,
+    c8_moments,
+)
+from ledger.verdicts import Statement, Verdict, judge, more_seeds, overall
+from significance import Interval
+from table_formats import MISSING
+
+HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plant_world(tmp_path_factory.mktemp("world"))
+
+
+def run(*arguments: str) -> int:
+    return run_command(command.main, command.ClaimsOptions, arguments, command.__doc__)
+
+
+def frame(cells: list[dict[str, Any]], seeds: int = 3, noise: float = 0.002) -> pd.DataFrame:
+    """A frame as runs.load_runs makes it: each cell with ``seeds`` seeds, whose losses differ by a little noise."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for cell in cells:
+        for seed in range(seeds):
+            loss = cell["loss"] + 0.05 * seed + generator.normal(0.0, noise)
+            own = {"model": "tiny", "seed": seed, "val_loss": loss, "folder": Path(f"sweep/run{len(rows)}")}
+            rows.append(own | {key: value for key, value in cell.items() if key != "loss"})
+    return pd.DataFrame(rows)
+
+
+def conditions(optimizer: str, gap: float, ef_gap: float | None = None, **values: Any) -> list[dict[str, Any]]:
+    losses = {"sync": 4.0, "async": 4.0 + gap} | ({} if ef_gap is None else {"async_ef": 4.0 + ef_gap})
+    return [{"optimizer": optimizer, "condition": name, "loss": loss, **values} for name, loss in losses.items()]
+
+
+def verdicts(statements: list[Statement]) -> dict[str, Verdict]:
+    return {statement.text: statement.verdict for statement in statements}
+
+
+def of(judge_frame: Callable[[pd.DataFrame], list[Statement]], cells: list[dict[str, Any]], **options: Any) -> Verdict:
+    return overall(statement.verdict for statement in judge_frame(frame(cells, **options)) if statement.counts)
+
+
+def test_every_claim_that_was_planted_holds(world: Path) -> None:
+    claims = command.judge_claims(load_experiments(world))
+    found = {claim.name: (claim.scale, claim.verdict) for claim in claims}
+    assert found == {
+        "C1": ("tiny", HOLDS),
+        "C2": ("tiny", HOLDS),
+        "C3": ("tiny", HOLDS),
+        "C4": ("tiny_moe", HOLDS),
+        "C5": (None, OPEN),  # nothing was scored
+        "C6": ("tiny", HOLDS),
+        "C7": ("tiny", HOLDS),
+        "C8": ("tiny", HOLDS),
+    }
+
+
+def test_planted_effects_come_back_with_intervals_runs_and_a_command(world: Path) -> None:
+    claims = {claim.name: claim for claim in command.judge_claims(load_experiments(world))}
+    gaps = {statement.text: statement for statement in claims["C1"].statements}
+    for text, optimizer in (("AdamW: degrades badly", "adamw"), ("SOAP: robust", "soap"), ("Lion: close", "lion")):
+        effect = gaps[text].effect
+        assert effect.mean == pytest.approx(GAPS[optimizer], abs=0.005)
+        assert effect.interval.low < GAPS[optimizer] < effect.interval.high
+        assert effect.num_seeds == 3
+        assert len(gaps[text].runs) == 6
+    assert gaps["AdamW: degrades badly"].p_value < 0.001
+    assert claims["C3"].statements[0].effect.mean == pytest.approx(SHARE, abs=0.01)
+    assert claims["C2"].statements[0].effect.mean == pytest.approx(-0.1, abs=0.005)
+    first_and_second = claims["C8"].statements
+    assert [statement.effect.mean for statement in first_and_second] == pytest.approx([0.6, 0.8, 0.1], abs=0.02)
+    assert claims["C8"].command == "python -m asyncpp.sweep run moments seeds=[0,1,2,3,4,5]"
+    assert claims["C5"].command.startswith("python -m asyncpp.sweep run table4_downstream && python eval/run.py")
+
+
+def test_the_command_writes_markdown_and_json(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(f"runs={world}", f"out={tmp_path}", "json=true") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == json.loads((tmp_path / "claims.json").read_text())
+    assert [claim["name"] for claim in document["claims"]] == [f"C{number}" for number in range(1, 9)]
+    assert {claim["verdict"] for claim in document["claims"]} == {"holds", "not enough evidence"}
+    markdown = (tmp_path / "claims.md").read_text()
+    for claim in document["claims"]:
+        assert f"## {claim['name']}. {claim['text']}" in markdown
+        for statement in claim["statements"]:
+            assert statement["text"] in markdown
+            assert all(f"- `{name}`" in markdown for name in statement["runs"])
+    assert run(f"runs={world}", f"out={tmp_path}", "scale=tiny_moe") == 0
+    printed = capsys.readouterr().out
+    assert "| C4    | tiny_moe | **holds**" in printed
+    assert f"| C1    | {MISSING}        | **not enough evidence** | no runs" in printed
+
+
+def test_a_claim_holds_where_all_parts_do() -> None:
+    assert overall([HOLDS, HOLDS]) is HOLDS
+    assert overall([HOLDS, OPEN]) is OPEN
+    assert overall([HOLDS, OPEN, FAILS]) is FAILS
+    assert overall([]) is OPEN
+
+
+@pytest.mark.parametrize(
+    ("support", "verdict", "reason"),
+    [
+        ([0.1, 0.11, 0.09], HOLDS, None),
+        ([-0.1, -0.11, -0.09], FAILS, None),
+        ([0.1, -0.1, 0.05], OPEN, "the interval contains the threshold"),
+        ([0.1, 0.11], OPEN, "2 of at least 3 seeds"),
+        ([0.1, 0.11, float("nan")], OPEN, "2 of at least 3 seeds"),
+        ([], OPEN, "0 of at least 3 seeds"),
+        ([0.0, 0.0, 0.0], OPEN, "the interval contains the threshold"),
+    ],
+)
+def test_judge(support: list[float], verdict: Verdict, reason: str | None) -> None:
+    series = pd.Series(support, dtype=float)
+    statement = judge("", series, series, unit="nats", threshold="> 0", runs=["b", "a"])
+    assert (statement.verdict, statement.reason, statement.runs) == (verdict, reason, ["a", "b"])
+
+
+def test_more_seeds() -> None:
+    assert more_seeds([0]) == [0, 1, 2]
+    assert more_seeds([0, 1, 2]) == [0, 1, 2, 3, 4, 5]
+
+
+def test_c1_takes_the_papers_words_and_a_threshold_between_them() -> None:
+    assert c1_optimizer.gap_between_words() == pytest.approx(np.sqrt(0.027 * 0.278))
+    cells = [
+        cell for optimizer, gap in (GAPS | {"adan": 0.6, "lion": 0.087}).items() for cell in conditions(optimizer, gap)
+    ]
+    found = verdicts(c1_optimizer.judge_optimizers(frame(cells)))
+    assert found["AdamW: degrades badly"] is HOLDS
+    assert found["Adan: robust"] is FAILS
+    assert found["Lion: close"] is OPEN
+    assert found["AdamW loses more by a delay than Muon"] is HOLDS
+    assert verdicts(c1_optimizer.judge_optimizers(frame(conditions("adamw", 0.02))))["AdamW: degrades badly"] is FAILS
+
+
+def test_c1_shows_other_optimizers_without_counting_them() -> None:
+    statements = c1_optimizer.judge_optimizers(frame(conditions("nadam", 0.9)))
+    nadam = next(statement for statement in statements if statement.text.startswith("NAdam"))
+    assert (nadam.verdict, nadam.counts) == (FAILS, False)
+    assert next(statement for statement in statements if statement.text.startswith("MARS")).effect is None
+
+
+@pytest.mark.parametrize(("gaps", "verdict"), [((0.9, 0.6), HOLDS), ((0.6, 0.9), FAILS), ((0.6, 0.6), OPEN)])
+def test_c2(gaps: tuple[float, float], verdict: Verdict) -> None:
+    keys = {"optimizer.betas": (0.9, 0.95), "optimizer.momentum": None}
+    cells = conditions("muon", gaps[0], **keys | {"optimizer.momentum": 0.8})
+    cells += conditions("muon", gaps[1], **keys | {"optimizer.momentum": 0.95})
+    assert of(c2_momentum.judge_momentum, cells) is verdict
+    assert of(c2_momentum.judge_momentum, cells, seeds=1) is OPEN
+
+
+@pytest.mark.parametrize(
+    ("ef_gap", "verdict"), [(0.2, HOLDS), (0.02, HOLDS), (-0.1, HOLDS), (0.6, FAILS), (0.9, FAILS), (0.4, OPEN)]
+)
+def test_c3(ef_gap: float, verdict: Verdict) -> None:
+    assert of(c3_error_feedback.judge_error_feedback, conditions("adamw", 0.8, ef_gap)) is verdict
+
+
+def test_c3_is_open_where_there_is_no_gap() -> None:
+    (statement,) = c3_error_feedback.judge_error_feedback(frame(conditions("adamw", -0.1, 0.5)))
+    assert (statement.verdict, statement.reason) == (OPEN, "nothing to recover: no gap")
+
+
+@pytest.mark.parametrize(("ef_gap", "verdict"), [(0.0, HOLDS), (-0.05, HOLDS), (0.02, FAILS), (0.0025, OPEN)])
+def test_c4(ef_gap: float, verdict: Verdict) -> None:
+    assert c4_mixture_of_experts.margin() == pytest.approx(0.0025)
+    cells = conditions("muon", 0.06, ef_gap) + conditions("adamw", 0.6, 0.3)
+    assert of(c4_mixture_of_experts.judge_mixture, cells, noise=0.0003) is verdict
+
+
+def scored(sync: float, ef: float, low: float, high: float) -> Any:
+    change = c5_downstream.downstream.Difference(ef - sync, low, high, 1)
+    return c5_downstream.downstream.Row("muon", "piqa", "acc", 1838, {"sync": sync, "async_ef": ef}, change)
+
+
+@pytest.mark.parametrize(
+    ("row", "loss_difference", "verdict", "reason"),
+    [
+        (scored(0.70, 0.705, -0.005, 0.015), 0.001, HOLDS, None),
+        (scored(0.70, 0.65, -0.07, -0.03), 0.001, FAILS, None),
+        (scored(0.70, 0.71, -0.015, 0.03), 0.001, OPEN, "the interval contains the threshold"),
+        (scored(0.51, 0.505, -0.01, 0.01), 0.001, OPEN, "both are at chance (0.5)"),
+        (scored(0.70, 0.65, -0.07, -0.03), 0.3, OPEN, "their losses differ by 0.300 nats"),
+    ],
+)
+def test_c5(row: Any, loss_difference: float, verdict: Verdict, reason: str | None) -> None:
+    assert c5_downstream.decide(row, loss_difference) == (verdict, reason)
+
+
+def test_c5_reads_scored_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(c5_downstream.downstream, "make_rows", lambda _: [scored(0.70, 0.705, -0.005, 0.015)])
+    (statement,) = c5_downstream.judge_downstream(frame(conditions("muon", 0.06, 0.001)))
+    assert statement.verdict is HOLDS
+    assert statement.effect.interval == Interval(-0.005, 0.015)
+    assert len(statement.runs) == 6
+
+
+@pytest.mark.parametrize(
+    ("constant", "pipedream", "num_stages", "expected"),
+    [
+        (0.0, 0.1, 8, HOLDS),
+        (0.1, 0.1, 8, FAILS),
+        (0.0, 0.01, 8, OPEN),  # too shallow to say that it loses nothing
+        (0.0, 0.01, 16, FAILS),
+    ],
+)
+def test_c6(constant: float, pipedream: float, num_stages: int, expected: Verdict) -> None:
+    cells = [
+        {"condition": "sync", "pipeline.num_stages": 1, "loss": 4.0},
+        {"condition": "async", "pipeline.num_stages": 1, "loss": 4.1},
+        {"condition": "async", "pipeline.num_stages": num_stages, "loss": 4.1 + constant},
+        {"condition": "pipedream", "pipeline.num_stages": num_stages, "loss": 4.0 + pipedream},
+    ]
+    cells = [{"optimizer": "muon"} | cell for cell in cells]
+    assert of(c6_depth.judge_depth, cells) is expected
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "expected"),
+    [((0.2, 4.6), (0.5, 4.3), HOLDS), ((0.5, 4.6), (0.2, 4.3), FAILS), ((0.2, 4.2), (0.5, 4.3), FAILS)],
+)
+def test_c7(small: tuple[float, float], large: tuple[float, float], expected: Verdict) -> None:
+    cells = [
+        {"optimizer": "muon", "condition": condition, "trainer.batch_size": size, "loss": loss}
+        for size, (gap, sync) in ((4, small), (16, (9.0, 9.0)), (64, large))  # the middle one is not asked
+        for condition, loss in (("sync", sync), ("async", sync + gap))
+    ]
+    assert of(c7_batch_size.judge_batch_size, cells) is expected
+
+
+@pytest.mark.parametrize(("first", "second", "expected"), [(0.8, 0.1, HOLDS), (0.8, 0.7, FAILS), (0.8, 0.4, OPEN)])
+def test_c8(first: float, second: float, expected: Verdict) -> None:
+    none = {"optimizer.delayed_moment": None}
+    cells = conditions("adamw", 0.75, **none)
+    for moment, gap in (("first", first), ("second", second)):
+        own = {"optimizer": "adamw_split", "condition": "async", "optimizer.delayed_moment": moment}
+        cells.append(own | {"loss": 4.0 + gap})
+    assert of(c8_moments.judge_moments, cells) is expected
+
+
+def test_every_claim_has_a_rule_and_a_text() -> None:
+    assert [rule.name for rule in command.RULES] == list(paper()["claims"])
+    assert all(rule.text and rule.rule for rule in command.RULES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["runs=/nonexistent"], "error: runs=/nonexistent: expected a folder that holds run folders"),
+        (["claim=C1"], "error: claim=C1: no such key"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 2
+    assert capsys.readouterr().err.startswith(message)

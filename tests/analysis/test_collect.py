@@ -1,0 +1,105 @@
+"""Reduced copies of runs: what they keep, that nothing changes by them, and that no path of a machine stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from planted import PlantRun, loss_rows
+
+import collect as command
+import make_tables
+from command_line import run_command
+from runs import load_runs
+
+
+def run(*arguments: str) -> int:
+    return run_command(command.main, command.CollectOptions, arguments, command.__doc__)
+
+
+def plant_runs(plant: PlantRun) -> Path:
+    for seed in range(2):
+        for delay, loss in (("sync", 4.4), ("one_step", 4.8)):
+            rows = list(loss_rows(loss + 0.01 * seed, eval_every=50))
+            runs_dir = plant(
+                sweep="table1_optimizers",
+                delay=delay,
+                seed=seed,
+                val_loss=loss + 0.01 * seed,
+                metrics=rows,
+                config={"data.root": "/a/machine/data", "runs_dir": "/a/machine/runs"},
+            ).parent
+    return runs_dir
+
+
+def test_tables_of_the_copy_are_those_of_the_runs(plant: PlantRun, tmp_path: Path) -> None:
+    runs_dir, copy = plant_runs(plant), tmp_path / "copy"
+    assert run(f"runs={runs_dir}", f"out={copy}") == 0
+    for source, out in ((runs_dir, "a"), (copy, "b")):
+        arguments = [f"runs={source}", f"out={tmp_path / out}"]
+        assert run_command(make_tables.main, make_tables.TablesOptions, arguments, None) == 0
+    names = sorted(file.name for file in (tmp_path / "a").iterdir())
+    assert "time_to_loss.csv" in names
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_losses_stay_to_the_last_digit_and_the_rest_goes(plant: PlantRun, tmp_path: Path) -> None:
+    rows = [
+        {"step": 0, "train/loss": 1 / 3, "optim/lr": 1e-3, "time/step_s": 0.1, "pipeline/staleness_updates": 0},
+        {"step": 1, "optim/skipped": 1},
+        {"step": 1, "val/loss": 2 / 3},
+        {"step": 1, "probe/cosine": 0.5},
+    ]
+    folder = plant(metrics=rows)
+    command.reduce(folder, tmp_path / "copy")
+    kept = [json.loads(line) for line in (tmp_path / "copy" / "metrics.jsonl").read_text().splitlines()]
+    assert kept == [{"step": 0, "train/loss": 1 / 3}, {"step": 1, "val/loss": 2 / 3}, {"step": 1, "probe/cosine": 0.5}]
+
+
+def test_nothing_says_where_files_lay(plant: PlantRun, tmp_path: Path) -> None:
+    runs_dir, copy = plant_runs(plant), tmp_path / "copy"
+    environment = {"command": ["/a/machine/asyncpp/train.py", "runs_dir=/a/machine/runs"], "commit": "0123abc"}
+    for folder in runs_dir.iterdir():
+        (folder / "environment.json").write_text(json.dumps(environment))
+    run(f"runs={runs_dir}", f"out={copy}")
+    files = [file for file in copy.rglob("*") if file.is_file()]
+    assert len(files) == 4 * 4
+    assert not any("/a/machine" in file.read_text() for file in files)
+    assert json.loads((next(copy.iterdir()) / "environment.json").read_text()) == {"commit": "0123abc"}
+
+
+def test_scores_are_kept_and_checkpoints_are_not(plant: PlantRun, tmp_path: Path) -> None:
+    folder = plant()
+    for name in ("eval/step-400-x.json", "checkpoints/step-400/manifest.json", "output.log"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    copy = command.reduce(folder, tmp_path / "copy")
+    names = sorted(str(file.relative_to(copy)) for file in copy.rglob("*") if file.is_file())
+    assert names == ["config.yaml", "eval/step-400-x.json", "metrics.jsonl", "summary.json"]
+
+
+def test_unusable_runs_are_listed_and_not_copied(plant: PlantRun, tmp_path: Path, capsys) -> None:
+    plant(folder="good")
+    runs_dir = plant(folder="bad", val_loss=None).parent
+    assert run(f"runs={runs_dir}", f"out={tmp_path / 'copy'}", "json=true") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["num_runs"] == 1
+    assert [Path(entry["folder"]).name for entry in document["passed_over"]] == ["bad"]
+    assert [folder.name for folder in (tmp_path / "copy").iterdir()] == ["good"]
+    assert len(load_runs(tmp_path / "copy").frame) == 1
+
+
+def test_a_copy_into_the_runs_themselves_is_refused(plant: PlantRun, capsys: pytest.CaptureFixture[str]) -> None:
+    runs_dir = plant().parent
+    assert run(f"runs={runs_dir}", f"out={runs_dir / 'small'}") == 2
+    assert "expected a folder outside runs=" in capsys.readouterr().err
+
+
+def test_a_second_call_changes_nothing(plant: PlantRun, tmp_path: Path) -> None:
+    runs_dir, copy = plant_runs(plant), tmp_path / "copy"
+    run(f"runs={runs_dir}", f"out={copy}")
+    first = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
+    run(f"runs={runs_dir}", f"out={copy}")
+    assert {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()} == first
