@@ -1,7 +1,7 @@
 """The learning-rate search behind conf/optimizer: what was tried on the synchronous baseline, and what won.
 
-    python -m asyncpp.sweep run lr_search
-    python analysis/lr_search.py [runs=runs/lr_search] [out=docs/lr-search-tiny.md] [json=false]
+    python -m asyncpp.sweep run appendix_a_learning_rate
+    python analysis/lr_search.py [runs=runs/appendix_a_learning_rate] [out=docs/lr-search-tiny.md] [json=false]
 
 Exit codes: 0 done, 2 bad input.
 """
@@ -23,7 +23,7 @@ from command_line import run_command
 
 @dataclass
 class SearchOptions:
-    runs: Path = Path("runs/lr_search")
+    runs: Path = Path("runs/appendix_a_learning_rate")
     out: Path = Path("docs/lr-search-tiny.md")
     json: bool = False
 
@@ -59,7 +59,7 @@ def to_markdown(search: pd.DataFrame, machine: str) -> str:
         "",
         "Validation loss (nats a token) of the synchronous baseline by peak learning rate; the lowest is bold, and is",
         "the default in `conf/optimizer`. The same values are used under delay, as in the paper. Made by",
-        "`python -m asyncpp.sweep run lr_search && python analysis/lr_search.py`",
+        "`python -m asyncpp.sweep run appendix_a_learning_rate && python analysis/lr_search.py`",
         f"on {machine}. `(edge)`: the best is the largest or smallest that was tried.",
         "",
         "| optimizer | learning rate: loss |",

@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from asyncpp.command import compose_overrides, typed
 from asyncpp.data.availability import availability
 from asyncpp.errors import EXIT_DONE
-from asyncpp.planner.config import PlanConfig, PlanOptions
 from asyncpp.planner.stages import cut
+from asyncpp.run_plan import hardware, plan_config
 from asyncpp.trainer.setup import describe
 
 if TYPE_CHECKING:
@@ -37,27 +36,9 @@ def dry_run(config: Config) -> int:
 
 def memory_of(config: Config) -> str:
     """A line a rank: what it holds at its peak, by kind, as asyncpp.plan estimates it."""
-    composed = compose_overrides([f"hardware={'cpu' if config.trainer.device == 'cpu' else 'h100'}"], "plan")
-    plan = PlanConfig(
-        model=config.model,
-        data=config.data,
-        optimizer=config.optimizer,
-        pipeline=config.pipeline,
-        delay=config.delay,
-        correction=config.correction,
-        trainer=config.trainer,
-        hardware=typed(composed, "hardware"),
-        options=PlanOptions(
-            precision=config.trainer.dtype if config.trainer.autocast is None else "bf16_autocast",
-            mfu=1.0,
-            recompute=config.pipeline.recompute,
-            tokens_per_parameter=1.0,
-            budget_tokens=config.num_tokens,
-            json=False,
-        ),
-    )
+    machine = hardware("cpu" if config.trainer.device == "cpu" else "h100")
     lines = []
-    for rank, stage in enumerate(cut(plan)):
+    for rank, stage in enumerate(cut(plan_config(config, machine, mfu=1.0))):
         kinds = (f"{kind.replace('_', ' ')} {size / 1e9:.3g}" for kind, size in asdict(stage.memory).items() if size)
         lines.append(f"memory of rank {rank}: {stage.memory.total / 1e9:.3g} GB at the peak ({', '.join(kinds)})")
     return "\n".join(lines)

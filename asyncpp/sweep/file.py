@@ -2,43 +2,128 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
+from asyncpp.arguments import no_such_key
 from asyncpp.errors import ConfigError, require
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
+
+PAPER = "paper"  # as a scale: the one that is the paper's own
+
+
+@dataclass
+class ScaleChanges:
+    """What a scale may give beside keys of a run. Each takes the place of the sweep's own.
+
+    launcher: which option of conf/hydra/launcher starts its runs (``name``), and that option's keys, such as nodes.
+    """
+
+    seeds: list[int] | None = None
+    grid: dict[str, list[Any]] | None = None
+    cells: list[dict[str, Any]] | None = None
+    launcher: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A sweep at one size: every combination of a cell, a value of each key of ``grid`` and a seed.
+
+    overrides: of every run. launcher: as in ScaleChanges; empty where the runs need nothing but processes here.
+    """
+
+    name: str
+    overrides: dict[str, Any]
+    seeds: list[int]
+    grid: dict[str, list[Any]]
+    cells: list[dict[str, Any]]
+    launcher: dict[str, Any]
 
 
 @dataclass
 class SweepFile:
     """claim: what the sweep shows. paper: the table or figure that it stands for.
 
-    A sweep is every combination of a cell, a value of each key of ``grid`` and a seed. Cells and scales are overrides;
-    ``scales`` has one entry a size of the experiment, the first of which is the default.
+    grid: values of keys, every combination of them. cells: overrides that belong together.
+    scales: sizes of the experiment, the first of which is the default; each holds overrides of all its runs and, under
+    the names of ScaleChanges, what else differs. paper_scale: the one that is the paper's own, which the name ``paper``
+    stands for. folder: whose runs these are, too: a sweep that contains another's runs shares its folder, and makes
+    none of them twice; null is the sweep's own.
     """
 
     claim: str = MISSING
     paper: str = MISSING
+    scales: dict[str, dict[str, Any]] = MISSING
     seeds: list[int] = MISSING
     grid: dict[str, list[Any]] = field(default_factory=dict)
     cells: list[dict[str, Any]] = field(default_factory=lambda: [{}])
-    scales: dict[str, dict[str, Any]] = MISSING
+    paper_scale: str | None = None
+    folder: str | None = None
+
+    @property
+    def scale_names(self) -> list[str]:
+        """Every name that ``at`` takes."""
+        return [*self.scales, *([PAPER] if self.paper_scale is not None else [])]
+
+    def at(self, scale: str | None) -> Scale:
+        """The sweep at ``scale``, or at the first. Raises ConfigError."""
+        require(len(self.scales) > 0, "scales", self.scales, "expected at least one")
+        accepted = f"expected one of {', '.join(self.scale_names)}"
+        require(scale is None or scale in self.scale_names, "scale", scale, accepted)
+        name = self.paper_scale if scale == PAPER and self.paper_scale else scale or next(iter(self.scales))
+        require(name in self.scales, "paper_scale", name, f"expected one of {', '.join(self.scales)}")
+        reserved = [field.name for field in fields(ScaleChanges)]
+        given = self.scales[name]
+        changes = _typed(f"scales.{name}.", {key: given[key] for key in reserved if key in given}, ScaleChanges)
+        return Scale(
+            name=name,
+            overrides={key: value for key, value in given.items() if key not in reserved},
+            seeds=self.seeds if changes.seeds is None else changes.seeds,
+            grid=self.grid if changes.grid is None else changes.grid,
+            cells=self.cells if changes.cells is None else changes.cells,
+            launcher=changes.launcher,
+        )
+
+    def folder_of(self, name: str) -> str:
+        """The sweep_name of its runs, where ``name`` is the sweep's own."""
+        return self.folder or name
 
 
 def load_sweep(name: str) -> SweepFile:
     """The sweep file ``name``: one of sweeps/, or a path that ends in .yaml. Raises ConfigError."""
     path = Path(name) if name.endswith(".yaml") else SWEEPS / f"{name}.yaml"
-    names = ", ".join(sorted(sweep.stem for sweep in SWEEPS.glob("*.yaml")))
-    require(path.is_file(), "sweep", name, f"expected one of {names}, or the path of a .yaml file")
+    require(path.is_file(), "sweep", name, f"expected one of {', '.join(sweep_names())}, or the path of a .yaml file")
     try:
         path.read_text(encoding="utf-8")
-        merged = OmegaConf.merge(OmegaConf.structured(SweepFile), OmegaConf.load(path))
-        return OmegaConf.to_object(merged)  # pyright: ignore[reportReturnType]
-    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:
+        values = OmegaConf.load(path)
+    except (YAMLError, UnicodeDecodeError, OSError, OmegaConfBaseException) as error:
         raise ConfigError("sweep", name, f"expected a sweep file ({' '.join(str(error).split())})") from None
+    require(isinstance(values, DictConfig), "sweep", name, "expected a sweep file, which is keys and values")
+    return _typed("", values, SweepFile, f" (sweep file {name})")
+
+
+def sweep_names() -> list[str]:
+    """Of the files in sweeps/."""
+    return sorted(path.stem for path in SWEEPS.glob("*.yaml"))
+
+
+def _typed(prefix: str, values: Any, schema: Any, where: str = "") -> Any:
+    """``values`` as the dataclass ``schema``. Raises ConfigError, with ``prefix`` before the key."""
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{prefix}{error.full_key}", "???", f"expected a value{where}") from None
+    except ConfigKeyError as error:
+        known = [field.name for field in fields(schema)]
+        key = str(error.full_key)
+        raise ConfigError(f"{prefix}{key}", values[key], no_such_key(key, known) + where) from None
+    except OmegaConfBaseException as error:
+        key = str(error.full_key)
+        value = OmegaConf.select(OmegaConf.create(values), key)
+        raise ConfigError(f"{prefix}{key}", value, f"{str(error).splitlines()[0].lower()}{where}") from None

@@ -13,6 +13,7 @@ from asyncpp.launcher import slurm_commands
 from asyncpp.launcher.ledger import CLAIM_FILE, Entry, Ledger
 from asyncpp.launcher.process import last_line_of, last_words
 from asyncpp.records import Status
+from asyncpp.sweep.file import load_sweep, sweep_names
 
 
 class State(StrEnum):
@@ -46,7 +47,10 @@ class CellState:
 
 def open_ledger(name: str, runs_dir: str) -> Ledger:
     """The ledger of the sweep ``name`` (or of the file name.yaml). Raises ConfigError where none was kept."""
-    ledger = Ledger(Path(runs_dir) / (Path(name).stem if name.endswith(".yaml") else name))
+    folder = Path(name).stem if name.endswith(".yaml") else name
+    if name in sweep_names() or Path(name).is_file():
+        folder = load_sweep(name).folder_of(folder)  # another sweep's, where it shares that one's runs
+    ledger = Ledger(Path(runs_dir) / folder)
     known = sorted(path.parent.parent.name for path in Path(runs_dir).glob("*/.sweep/ledger.jsonl"))
     accepted = f"expected a sweep that was run into {runs_dir}: {', '.join(known) or 'there is none'}"
     require(ledger.file.is_file(), "sweep", name, accepted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import ClassVar
 
 from omegaconf import MISSING
@@ -84,6 +85,8 @@ class TrainerConfig:
 class LoggerConfig:
     """An entry of conf/logger. metrics.jsonl is always written; this adds a second reader."""
 
+    tracker: ClassVar[str | None] = None  # import path of the Tracker that this configures
+
     name: str = MISSING
 
     def check(self, key: str) -> None:
@@ -92,12 +95,25 @@ class LoggerConfig:
 
 @dataclass
 class WandbConfig(LoggerConfig):
-    """mode: online, or offline (files below the run folder, to be synced later)."""
+    """mode: online, offline (files below the run folder, to be synced later), or auto: online where there is a key."""
 
-    modes: ClassVar[tuple[str, ...]] = ("online", "offline")
+    tracker = "asyncpp.trainer.tracking.wandb_tracker.WandbTracker"
+    modes: ClassVar[tuple[str, ...]] = ("auto", "online", "offline")
 
     project: str = MISSING
     mode: str = MISSING
 
     def check(self, key: str) -> None:
         require(self.mode in self.modes, f"{key}.mode", self.mode, f"expected one of {', '.join(self.modes)}")
+
+
+@dataclass
+class TensorboardConfig(LoggerConfig):
+    """Event files below the run folder."""
+
+    tracker = "asyncpp.trainer.tracking.tensorboard_tracker.TensorboardTracker"
+
+    def check(self, key: str) -> None:
+        installed = find_spec("tensorboard") is not None
+        accepted = "needs the package tensorboard, which is not installed: pip install 'asyncpp[tensorboard]'"
+        require(installed, key, self.name, accepted)

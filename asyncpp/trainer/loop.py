@@ -93,4 +93,7 @@ def train(config: Config, pipeline: Pipeline, sinks: Sinks | None, saver: Saver,
         raise TrainingFailed(
             f"the state after {trainer.num_steps} updates could not be saved; run again to repeat the rest"
         )
-    return {**(losses or pipeline.validation_losses()), **pipeline.measurements()}
+    result = {**(losses or pipeline.validation_losses()), **pipeline.measurements()}
+    if sinks is not None:
+        sinks.result(result)
+    return result

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics.jsonl always, Weights & Biases on request, and the watcher's terminal."""
+"""Where a run's numbers go: metrics.jsonl always, a tracker on request, and the watcher's terminal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hydra.utils import get_class
+
 from asyncpp import records
 from asyncpp.pipeline.record import BatchRecord
-from asyncpp.trainer.config import LoggerConfig, WandbConfig
+from asyncpp.records import Status
 from asyncpp.trainer.progress import Progress, progress_for
 from asyncpp.trainer.saving import Start
+from asyncpp.trainer.stop import Stopped
+from asyncpp.trainer.tracking.mirror import Mirror
+from asyncpp.trainer.tracking.tracker import TrackedRun
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -26,21 +31,16 @@ class Sinks:
     """Opens the metrics file; a context manager that closes everything.
 
     tokens_per_step: of one batch, for throughput. metrics_bytes: how much of the metrics file stands, where the run
-    goes on from a checkpoint: what was written after it is written again.
+    goes on from a checkpoint: what was written after it is written again. mirror: a second reader of the rows.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        logger: LoggerConfig,
-        resolved: dict[str, Any],
-        progress: Progress,
-        tokens_per_step: int,
-        metrics_bytes: int,
+        self, folder: Path, progress: Progress, tokens_per_step: int, metrics_bytes: int, mirror: Mirror | None = None
     ) -> None:
         self._metrics = (folder / records.METRICS_FILE).open("a", encoding="utf-8")
         self._metrics.truncate(metrics_bytes)
-        self._wandb = _start_wandb(logger, folder, resolved) if isinstance(logger, WandbConfig) else None
+        self._mirror = mirror
+        self._summary: dict[str, float] = {}
         self._progress = progress
         self._tokens_per_step = tokens_per_step
         self._last_row_s = time.perf_counter()
@@ -53,8 +53,8 @@ class Sinks:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         self._progress.stop()
         self._metrics.close()
-        if self._wandb is not None:
-            self._wandb.finish(exit_code=0 if kind is None else 1)
+        if self._mirror is not None:
+            self._mirror.close(_status(kind), self._summary)
 
     def step(self, step: int, record: BatchRecord, lr: float) -> None:
         """The row of one step.
@@ -92,29 +92,35 @@ class Sinks:
         self._progress.validation(num_updates, losses["val/loss"])
         self._last_row_s = time.perf_counter()
 
+    def result(self, result: Mapping[str, float]) -> None:
+        """What the finished run comes to, by metric keys; its summary has the same."""
+        self._summary = {key.replace("/", "_"): value for key, value in result.items()}
+
     def _write(self, row: dict[str, Any]) -> None:
         """JSON has no NaN: a number that is not finite is written as null."""
         row = {key: value if math.isfinite(value) else None for key, value in row.items()}
         records.write_metrics_row(self._metrics, row)
-        if self._wandb is not None:
-            self._wandb.log(row, step=row["step"])
+        if self._mirror is not None:
+            self._mirror.log(row)
 
 
 def sinks_of(config: Config, folder: Path, start: Start) -> Sinks:
     """The sinks of a run in ``folder`` from ``start`` on."""
     tokens_per_step = config.trainer.batch_size * config.data.sequence_length
     progress = progress_for(folder.name, config.trainer.num_steps, tokens_per_step, start.step)
-    return Sinks(folder, config.logger, asdict(config), progress, tokens_per_step, start.metrics_bytes)
+    return Sinks(folder, progress, tokens_per_step, start.metrics_bytes, _mirror_of(config, folder, start))
 
 
-def _start_wandb(logger: WandbConfig, folder: Path, resolved: dict[str, Any]) -> Any:
-    import wandb  # half a second that other loggers need not pay
+def _mirror_of(config: Config, folder: Path, start: Start) -> Mirror | None:
+    logger = config.logger
+    if logger.tracker is None:
+        return None
+    path, run = logger.tracker, TrackedRun(folder, config.sweep_name, config.hash(), asdict(config), start.step)
+    return Mirror(logger.name, lambda: get_class(path)(logger, run))
 
-    return wandb.init(
-        project=logger.project,
-        name=folder.name,
-        dir=folder,
-        mode=logger.mode,  # pyright: ignore[reportArgumentType]  # checked against LoggerConfig.modes
-        config=resolved,
-        reinit="finish_previous",
-    )
+
+def _status(kind: type[BaseException] | None) -> Status:
+    """How a launch ended, by what it raised."""
+    if kind is None:
+        return Status.FINISHED
+    return Status.INTERRUPTED if issubclass(kind, (Stopped, KeyboardInterrupt)) else Status.FAILED

@@ -15,7 +15,7 @@ from asyncpp.model.counts import parameter_counts
 
 CONF = Path(__file__).parents[2] / "conf"
 OPTIMIZERS = sorted(path.stem for path in (CONF / "optimizer").glob("*.yaml"))
-SMALL, LARGE = ("135m", "360m"), ("1b", "2b_moe", "3b", "10b")
+SMALL, LARGE = ("135m", "135m_moe", "360m", "360m_moe"), ("1b", "2b_moe", "3b", "10b")
 TINY = ("tiny", "tiny_moe")
 
 

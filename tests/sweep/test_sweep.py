@@ -14,20 +14,12 @@ import pytest
 from asyncpp import records
 from asyncpp.errors import ConfigError
 from asyncpp.sweep.expand import SweepOptions, expand
-from asyncpp.sweep.file import SWEEPS, load_sweep
+from asyncpp.sweep.file import load_sweep
 
 
 def sweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "asyncpp.sweep", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in SWEEPS.glob("*.yaml")))
-def test_every_sweep_file_expands_to_different_runs_at_every_scale(name):
-    file = load_sweep(name)
-    for scale in file.scales:
-        cells = expand(name, file, SweepOptions(scale=scale))
-        assert len({cell.config.folder for cell in cells}) == len(cells) > 0
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
 def test_the_demo_is_two_optimizers_by_three_conditions_by_the_seeds():
@@ -126,7 +118,7 @@ def test_a_place_of_any_name_reaches_the_run_as_it_is(name):
         ("scales: {tiny: {}}\ncells: []", "cells=[]: expected at least one"),
         ("scales: {tiny: {}}\ngrid: {optimizer: []}", "grid.optimizer=[]: expected at least one"),
         ("scales: {tiny: {trainer.dry_run: true}}", "trainer.dry_run=True: expected false in a sweep"),
-        ("scales: {tiny: {}}\nnonsense: 1", "sweep=mine.yaml: expected a sweep file"),
+        ("scales: {tiny: {}}\nnonsense: 1", "nonsense=1: no such key; accepted here: claim, paper"),
         ("scales: [", "sweep=mine.yaml: expected a sweep file"),
         ("scales: \udcff", "sweep=mine.yaml: expected a sweep file"),
     ],
