@@ -21,10 +21,11 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path, data_root: str) -> Iterator[Place]:
-    """Afterwards Slurm has no job, and this machine no process, that was started from here."""
+    """Afterwards Slurm has no job, and this machine no process, of any sweep that was started from here."""
     yield Place(tmp_path, data_root)
     try:
-        wait_until(lambda: not queue(), "an empty queue", 60.0)
+        sweeps = [file.stem for file in tmp_path.glob("*.yaml")]
+        wait_until(lambda: not queue(",".join(sweeps)), "an empty queue", 60.0)
         wait_until(lambda: not processes_in(tmp_path), "the end of every process", 30.0)
     finally:
         subprocess.run(["scancel", "--me"], check=True)

@@ -34,9 +34,9 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = PATIE
     return value
 
 
-def queue() -> list[str]:
-    """The jobs that Slurm has, as <id>|<state>|<partition>."""
-    command = ["squeue", "--noheader", "--array", "--format=%i|%T|%P"]
+def queue(name: str) -> list[str]:
+    """The ids of the jobs that Slurm has of a name: a sweep's."""
+    command = ["squeue", "--noheader", "--array", "--format=%i", f"--name={name}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
@@ -86,7 +86,7 @@ class Place:
         wait_until(lambda: self.num_steps(folder) >= num_steps, f"step {num_steps} of {folder}")
 
     def wait_for_end(self, name: str) -> None:
-        wait_until(lambda: not queue(), f"an empty queue, with {name} done")
+        wait_until(lambda: not queue(name), f"the end of {name}'s jobs")
 
     def check_against_reference(self, name: str) -> None:
         """Every run of the sweep is finished, and its losses are those of a local run to the last bit."""

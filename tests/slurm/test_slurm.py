@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -21,10 +22,10 @@ FOUR_RANKS = {"pipeline": "2bw", "pipeline.num_stages": 4}
 
 def preempt() -> None:
     """A job of the higher partition takes both nodes whole, and ends at once."""
-    before = {job.split("|")[0] for job in queue()}
-    command = ["sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true"]
+    size = ["--partition=high", "--nodes=2", "--exclusive"]
+    command = ["sbatch", "--job-name=higher", *size, "--output=/dev/null", "--wrap=true"]
     subprocess.run(command, check=True, capture_output=True)
-    wait_until(lambda: {job.split("|")[0] for job in queue()} <= before, "the end of the job that preempts")
+    wait_until(lambda: not queue("higher"), "the end of the job that preempts")
 
 
 def num_restarts(folder: Path) -> int:
@@ -32,10 +33,16 @@ def num_restarts(folder: Path) -> int:
     return (folder / records.OUTPUT_FILE).read_text().count("resuming after")
 
 
-def process_of(folder: Path) -> int:
-    """The training process of a run."""
+def processes_of(folder: Path) -> list[int]:
+    """The training processes of a run, one a rank."""
     found = subprocess.run(["pgrep", "-f", f"run_cell .*{folder.name}"], capture_output=True, text=True).stdout.split()
-    return int(found[0])
+    return [int(number) for number in found]
+
+
+def has_waiting(process: int, number: signal.Signals) -> bool:
+    """Whether a process that is stopped was sent a signal, which it will get when it goes on."""
+    (waiting,) = re.findall(r"ShdPnd:\s*(\w+)", Path(f"/proc/{process}/status").read_text())
+    return bool(int(waiting, 16) >> (number - 1) & 1)
 
 
 def test_hydras_multirun_is_an_array_and_a_hung_up_terminal_ends_nothing(place: Place):
@@ -48,7 +55,7 @@ def test_hydras_multirun_is_an_array_and_a_hung_up_terminal_ends_nothing(place: 
     place.python("asyncpp.train", *cells, "hydra/launcher=slurm")
     jobs = place.jobs("six")
     assert len(jobs) == 6 and len({(job or "").split("_")[0] for job in jobs}) == 1
-    wait_until(lambda: not queue(), "an empty queue")
+    place.wait_for_end("six")
     place.python("asyncpp.train", *cells, "runs_dir=reference")  # Hydra's own launcher: in one process, one by one
     runs, reference = (sorted(place.folder.glob(f"{where}/six/tiny-*")) for where in ("runs", "reference"))
     assert len(runs) == 6 and [results(run) for run in runs] == [results(run) for run in reference]
@@ -86,12 +93,20 @@ def test_four_ranks_on_two_nodes_preempted_twice(place: Place):
 
 
 def test_two_ranks_reach_the_time_limit_and_go_on(place: Place):
-    """Of a job of one minute, which other launchers would take for one that timed out for good."""
-    place.write("limited", [TWO_RANKS], trainer__num_steps=4000)
-    place.run("limited", "launcher.timeout_min=1", "launcher.signal_delay_s=55")
+    """Of a job of one minute: some launchers would take it for one that timed out for good."""
+    place.write("limited", [TWO_RANKS], trainer__num_steps=200)
+    place.run("limited", "launcher.timeout_min=1", "launcher.signal_delay_s=35")
     (folder,) = place.folders("limited")
+    place.wait_for_steps(folder, 30)
+    ranks = processes_of(folder)
+    assert len(ranks) == 2
+    for rank in ranks:  # so that no machine is too fast for the limit
+        os.kill(rank, signal.SIGSTOP)
+    wait_until(lambda: all(has_waiting(rank, signal.SIGUSR2) for rank in ranks), "the signal before the time limit")
+    for rank in ranks:
+        os.kill(rank, signal.SIGCONT)
     place.wait_for_end("limited")
-    assert num_restarts(folder) >= 1
+    assert num_restarts(folder) == 1
     place.check_against_reference("limited")
 
 
@@ -102,18 +117,21 @@ def test_a_kill_and_a_cancelled_job_and_a_cancelled_sweep(place: Place):
     killed, cancelled, stopped = place.folders("ended")
     for folder in (killed, cancelled, stopped):
         place.wait_for_steps(folder, 110)
-    os.kill(process_of(killed), signal.SIGKILL)
+    (process,) = processes_of(killed)
+    os.kill(process, signal.SIGKILL)
     subprocess.run(["scancel", place.jobs("ended")[1] or ""], check=True)
-    wait_until(lambda: len(queue()) == 1, "two jobs to end")
+    wait_until(lambda: len(queue("ended")) == 1, "two jobs to end")
     states = place.status("ended")
     assert states[killed.name]["state"] == "failed"
     assert states[killed.name]["error"] == "error: the run was killed by SIGKILL"
     assert (states[cancelled.name]["state"], states[stopped.name]["state"]) == ("stopped", "running")
     place.python("asyncpp.sweep", "cancel", "ended")
-    wait_until(lambda: not queue(), "an empty queue")
+    place.wait_for_end("ended")
     assert place.status("ended")[stopped.name]["state"] == "stopped"
-    place.python("asyncpp.sweep", "retry", "ended")
-    place.run("ended", "launcher.wait=true", exit_code=1)  # the one that is retried is left alone
+    place.run("ended")
+    jobs = place.jobs("ended")
+    place.run("ended", exit_code=1)  # a second launch leaves alone what the first one has
+    assert place.jobs("ended") == jobs
     place.wait_for_end("ended")
     place.check_against_reference("ended")
 
@@ -123,5 +141,5 @@ def test_what_slurm_cannot_do_is_one_line_and_nothing_is_submitted(place: Place)
     command = ["asyncpp.sweep", "run", "refused.yaml", "launcher=slurm"]
     place.python(*command, "launcher.partition=gpu", exit_code=2)
     place.python(*command, "launcher.constraint=a100", exit_code=1)  # which only sbatch knows
-    assert queue() == []
+    assert queue("refused") == []
     assert [cell["state"] for cell in place.status("refused").values()] == ["missing"]
