@@ -25,6 +25,7 @@ from asyncpp.launcher.slurm_job import CellJob
 
 MAX_ARRAY = 1000  # cells of one array; Slurm's own limit is 1001 unless a cluster sets another
 POLL_S = 2.0
+START = "asyncpp/launcher/slurm_start.py"
 
 
 def submit(cells: Sequence[Cell], code: Code, started: Callable[[Cell, str], None]) -> None:
@@ -42,7 +43,8 @@ def submit(cells: Sequence[Cell], code: Code, started: Callable[[Cell, str], Non
 
 def _submit_array(cells: Sequence[Cell], code: Code, started: Callable[[Cell, str], None]) -> None:
     launcher = _launcher(cells[0])
-    executor = SlurmExecutor(Ledger(cells[0].sweep_folder).jobs.absolute(), launcher.max_num_requeues)
+    start = f"{shlex.quote(sys.executable)} -IS {shlex.quote(str(code.folder / START))}"
+    executor = SlurmExecutor(Ledger(cells[0].sweep_folder).jobs.absolute(), launcher.max_num_requeues, python=start)
     executor.update_parameters(**_parameters(cells[0], code))
     requeues = launcher.max_num_requeues
     try:

@@ -17,8 +17,6 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from submitit.helpers import DelayedSubmission
-
 from asyncpp.errors import EXIT_DONE, EXIT_INTERRUPTED
 from asyncpp.launcher import slurm_commands
 from asyncpp.launcher.process import Process, note_death, output_file, start_cell
@@ -49,10 +47,6 @@ class CellJob:
         elif is_first:
             note_death(folder, exit_code)
         sys.exit(exit_code if exit_code > 0 else 128 - exit_code)
-
-    def checkpoint(self) -> DelayedSubmission:
-        """For a signal that comes before this module's handlers: the job is requeued as it is."""
-        return DelayedSubmission(self)
 
     def _requeue(self, folder: Path) -> None:
         """Have Slurm end this job and start it again: whatever its processes do now, it is not over."""
@@ -85,6 +79,9 @@ def _run_child(folder: Path, num_threads: int, output: IO[bytes] | None) -> tupl
 
     for number in SIGNALS:
         signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # which slurm_start.py has held back
+    if signals:
+        return EXIT_INTERRUPTED, True
     process = start_cell(folder, num_threads, {}, output)
     for number in tuple(signals):  # that came before there was a process
         process.send_signal(number)

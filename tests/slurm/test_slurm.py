@@ -16,8 +16,9 @@ from asyncpp import records
 
 pytestmark = pytest.mark.slurm
 
-TWO_RANKS = {"pipeline": "2bw", "pipeline.num_stages": 2}
-FOUR_RANKS = {"pipeline": "2bw", "pipeline.num_stages": 4}
+RANKS = {"pipeline": "2bw", "pipeline.timeout_s": 300.0, "pipeline.start_timeout_s": 300.0}  # however busy the machine
+TWO_RANKS = RANKS | {"pipeline.num_stages": 2}
+FOUR_RANKS = RANKS | {"pipeline.num_stages": 4}
 
 
 def preempt() -> None:

@@ -19,7 +19,7 @@ from asyncpp.sweep.file import SWEEPS, load_sweep
 
 def sweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "asyncpp.sweep", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SWEEPS.glob("*.yaml")))
