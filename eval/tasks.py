@@ -94,7 +94,7 @@ def _keep_templates() -> None:
     """lm-eval compiles the templates of a task's definition anew for every item: most of its time. Now it does once."""
     from lm_eval.utils import env
 
-    env.from_string = functools.lru_cache(maxsize=1024)(env.from_string)
+    env.from_string = functools.lru_cache(maxsize=1024)(env.from_string)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @contextmanager
