@@ -144,6 +144,7 @@ def test_wandb_is_offline_until_there_is_a_key(tmp_path, home, data, monkeypatch
     assert modes == ["offline", "online", "online"]
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_processes_is_tracked_by_its_first_rank(tmp_path, data):
     config = configured(tmp_path, data, *OFFLINE, "pipeline=2bw", "trainer.num_micro_batches=2")
     assert run(config) == 0
