@@ -28,6 +28,7 @@ from command_line import output_folder, report_passed_over, run_command
 from experiments import Experiments, load_experiments
 from labels import LOSS_CURVES
 from overhead import step_time_ratio
+from runs import PassedOver
 from table_formats import markdown_legend, markdown_missing, markdown_table, to_csv, to_latex, to_markdown
 from tables import make_tables, not_made
 
@@ -62,7 +63,8 @@ class Document:
 def main(options: TablesOptions) -> None:
     step_time_ratio(options.num_stages, options.num_micro_batches)  # refuses a bad shape before runs are read
     experiments = load_experiments(options.runs, options.scale)
-    documents = make_documents(experiments, options.num_stages, options.num_micro_batches)
+    documents, without_curves = make_documents(experiments, options.num_stages, options.num_micro_batches)
+    passed_over = experiments.passed_over + without_curves
     accepted = "expected runs with a delay of zero or one update and the correction none or ef, or scored runs"
     require(bool(documents), "runs", options.runs, accepted)
     files = write(documents, output_folder(options.out))
@@ -72,11 +74,11 @@ def main(options: TablesOptions) -> None:
             document.file_name: {"title": document.title, "rows": document.records, "missing": document.missing}
             for document in documents
         }
-        values["passed_over"] = [entry.as_dict() for entry in experiments.passed_over]
+        values["passed_over"] = [entry.as_dict() for entry in passed_over]
         values |= {"not_made": not_there, "files": [str(file) for file in files]}
         print(json.dumps(values, indent=2, allow_nan=False))
         return
-    report_passed_over(experiments.passed_over)
+    report_passed_over(passed_over)
     for document in documents:
         print(document.printed)
     suffixes = ",".join(suffix.removeprefix(".") for suffix in SUFFIXES)
@@ -89,8 +91,11 @@ def main(options: TablesOptions) -> None:
     print("figure:", figure if figure.is_file() else command)
 
 
-def make_documents(experiments: Experiments, num_stages: int, num_micro_batches: int) -> list[Document]:
-    """Every table of which there are runs, in the paper's order, and the time to a loss.
+def make_documents(
+    experiments: Experiments, num_stages: int, num_micro_batches: int
+) -> tuple[list[Document], list[PassedOver]]:
+    """Every table of which there are runs, in the paper's order, and the time to a loss, with the runs that are left
+    out of that.
 
     num_stages, num_micro_batches: of the pipeline whose schedules are compared.
     """
@@ -105,14 +110,15 @@ def make_documents(experiments: Experiments, num_stages: int, num_micro_batches:
         documents.append(Document(table.file_name, table.title, table.records(), printed, texts, table.missing))
     documents += _scored(experiments)
     frames = [*experiments.frames["optimizers"].values(), *experiments.frames["moe"].values()]
-    rows = time_to_loss.make_rows(frames, num_stages, num_micro_batches)
+    times = time_to_loss.compare_times(frames, num_stages, num_micro_batches)
+    rows = times.rows
     if rows:
         shape = num_stages, num_micro_batches
         markdown = time_to_loss.to_markdown(rows, *shape)
         texts = (markdown, time_to_loss.to_csv(rows), time_to_loss.to_latex(rows, *shape))
         records = [row.record() for row in rows]
         documents.append(Document(time_to_loss.FILE_NAME, time_to_loss.TITLE, records, markdown, texts, []))
-    return documents
+    return documents, times.passed_over
 
 
 def _scored(experiments: Experiments) -> list[Document]:

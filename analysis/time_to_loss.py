@@ -15,6 +15,7 @@ import pandas as pd
 from gaps import Estimate, tested
 from labels import CONDITIONS, in_order, optimizer_title
 from overhead import Overhead, step_time_ratio, token_overhead, validation_curve
+from runs import PassedOver
 from table_formats import MISSING, aligned, booktabs, estimate_text, wrapped
 
 FILE_NAME = "time_to_loss"
@@ -76,36 +77,60 @@ class Row:
         }
 
 
-def make_rows(frames: Iterable[pd.DataFrame], num_stages: int, num_micro_batches: int) -> list[Row]:
+@dataclass(frozen=True)
+class TimeToLoss:
+    """rows: what could be compared. passed_over: runs without a validation curve, and why they do not count."""
+
+    rows: list[Row]
+    passed_over: list[PassedOver]
+
+
+def compare_times(frames: Iterable[pd.DataFrame], num_stages: int, num_micro_batches: int) -> TimeToLoss:
     """A row for each scale (a frame of runs.load_runs), optimizer and delayed condition that has a seed's curves.
 
     num_stages, num_micro_batches: of the pipeline whose schedules are compared.
     Raises ConfigError for a shape that 2BW cannot have.
     """
     ratio = step_time_ratio(num_stages, num_micro_batches)
-    rows = []
+    rows, passed_over = [], []
     for frame in frames:
+        frame = frame[frame["condition"].isin(list(CONDITIONS))]
         for optimizer in in_order(frame["optimizer"]):
             own = frame[frame["optimizer"] == optimizer]
+            curves, without = _curves(own)
+            passed_over += without
             for condition in DELAYED:
-                overheads = overheads_by_seed(own, condition)
+                overheads = overheads_by_seed(curves, condition)
                 tokens = tested(pd.Series([overhead.tokens for overhead in overheads], dtype=float), null=1.0)
                 if tokens is not None:
                     is_bound = any(overhead.is_bound for overhead in overheads)
                     reaching = sum(overhead.reaches_sync for overhead in overheads)
                     model = str(frame["model"].iloc[0])
                     rows.append(Row(model, optimizer, condition, tokens, is_bound, reaching, ratio))
-    return rows
+    return TimeToLoss(rows, passed_over)
 
 
-def overheads_by_seed(runs: pd.DataFrame, condition: str) -> list[Overhead]:
-    """Of the runs of one optimizer: ``condition`` against sync, for every seed that has both curves."""
-    runs = runs[runs["condition"].isin(["sync", condition])]
+Curves = dict[tuple[int, str], pd.Series]  # by seed and condition: losses by tokens
+
+
+def overheads_by_seed(curves: Curves, condition: str) -> list[Overhead]:
+    """Of one optimizer: ``condition`` against sync, for every seed that has both curves."""
+    seeds = sorted({seed for seed, name in curves if name == condition and (seed, "sync") in curves})
+    return [token_overhead(curves[seed, "sync"], curves[seed, condition]) for seed in seeds]
+
+
+def _curves(runs: pd.DataFrame) -> tuple[Curves, list[PassedOver]]:
+    curves: Curves = {}
+    passed_over = []
     tokens_of_step = runs["tokens_seen"] / runs["num_steps"]
     cells = zip(runs["seed"], runs["condition"], runs["folder"], tokens_of_step, strict=True)
-    curves = {(seed, name): validation_curve(folder, tokens) for seed, name, folder, tokens in cells}
-    pairs = [(curves.get((seed, "sync")), curves.get((seed, condition))) for seed in sorted(set(runs["seed"]))]
-    return [token_overhead(sync, delayed) for sync, delayed in pairs if sync is not None and delayed is not None]
+    for seed, name, folder, tokens in cells:
+        curve = validation_curve(folder, tokens)
+        if curve is None:
+            passed_over.append(PassedOver(folder, "no finite validation curve: not in the time to a loss"))
+        else:
+            curves[seed, name] = curve
+    return curves, passed_over
 
 
 def to_markdown(rows: list[Row], num_stages: int, num_micro_batches: int) -> str:

@@ -6,38 +6,27 @@ import numpy as np
 import pandas as pd
 
 from labels import in_order, optimizer_title
-from ledger.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
+from ledger.verdicts import Rule, Statement, judge, names_of
+from sweep_series import over_momentum
 
 
 def judge_momentum(frame: pd.DataFrame) -> list[Statement]:
     """The slope of the gap over the momentum's horizon, by optimizer."""
-    frame = frame[frame["condition"].isin(["sync", "async"])].assign(momentum=momentum(frame))
+    frame = frame[frame["condition"].isin(["sync", "async"])]
+    points = over_momentum(frame)
+    points = points[points["series"] == "async"]
     statements = []
     for optimizer in in_order(frame["optimizer"]):
-        own = frame[frame["optimizer"] == optimizer]
-        gaps = gaps_by_momentum(own)
+        gaps = points[points["optimizer"] == optimizer].pivot(index="seed", columns="x", values="gap")
+        gaps = gaps.dropna(axis="columns", how="all")
         if len(gaps.columns) > 1:
             slopes = gaps.apply(slope, axis=1)
             values = ", ".join(f"{value:g}" for value in gaps.columns)
             text = f"{optimizer_title(optimizer)}: the gap falls as momentum rises ({values})"
             unit = "nats per doubling of 1 / (1 - momentum)"
-            statements.append(judge(text, slopes, -slopes, unit=unit, threshold="< 0", runs=names_of(own)))
+            runs = names_of(frame[frame["optimizer"] == optimizer])
+            statements.append(judge(text, slopes, -slopes, unit=unit, threshold="< 0", runs=runs))
     return statements
-
-
-def momentum(frame: pd.DataFrame) -> pd.Series:
-    """Of each run: optimizer.momentum where the optimizer has one, else the first of its betas."""
-    pairs = zip(frame["optimizer.momentum"], frame["optimizer.betas"], strict=True)
-    values = [own if not pd.isna(own) else betas[0] for own, betas in pairs]
-    return pd.Series(values, index=frame.index, dtype=float)
-
-
-def gaps_by_momentum(own: pd.DataFrame) -> pd.DataFrame:
-    """async - sync of one optimizer's runs: a row a seed, a column a momentum that has both, in rising order."""
-    losses = losses_by_seed(own, ["condition", "momentum"])
-    values = sorted(set(own["momentum"]))
-    gaps = {value: column(losses, ("async", value)) - column(losses, ("sync", value)) for value in values}
-    return pd.DataFrame(gaps).dropna(axis="columns", how="all")
 
 
 def slope(gaps: pd.Series) -> float:

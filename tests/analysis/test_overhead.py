@@ -102,7 +102,7 @@ def plant_curves(plant: PlantRun, overheads: dict[int, float], delay: str = "one
 
 def test_a_planted_time_to_loss(plant: PlantRun) -> None:
     runs_dir = plant_curves(plant, {0: 1.19, 1: 1.20, 2: 1.21})
-    (row,) = time_to_loss.make_rows([load_runs(runs_dir).frame], num_stages=4, num_micro_batches=4)
+    (row,) = time_to_loss.compare_times([load_runs(runs_dir).frame], num_stages=4, num_micro_batches=4).rows
     assert row.tokens.mean == pytest.approx(1.20, rel=0.01)
     assert row.tokens.spread == pytest.approx(0.01, rel=0.2)
     assert row.time == pytest.approx(1.20 * 4 / 7, rel=0.01)
@@ -123,5 +123,15 @@ def test_a_planted_time_to_loss(plant: PlantRun) -> None:
     ],
 )
 def test_verdicts_on_time(plant: PlantRun, overheads: dict[int, float], verdict: str) -> None:
-    (row,) = time_to_loss.make_rows([load_runs(plant_curves(plant, overheads)).frame], 4, 4)
+    (row,) = time_to_loss.compare_times([load_runs(plant_curves(plant, overheads)).frame], 4, 4).rows
     assert row.verdict == verdict
+
+
+def test_a_run_without_a_finite_curve_is_listed(plant: PlantRun) -> None:
+    runs_dir = plant_curves(plant, {0: 1.2, 1: 1.3})
+    bad = next(folder for folder in runs_dir.iterdir() if "one_step-none-seed1" in folder.name)
+    with (bad / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 400, "val/loss": NaN}\n')
+    times = time_to_loss.compare_times([load_runs(runs_dir).frame], 4, 4)
+    assert [entry.folder for entry in times.passed_over] == [bad]
+    assert times.rows[0].tokens.num_seeds == 1

@@ -11,6 +11,9 @@ import pytest
 from planted import PlantRun, plant_run
 
 from asyncpp.errors import ConfigError
+from claims import judge_claims
+from experiments import load_experiments
+from make_tables import make_documents
 from runs import AXES, condition, load_runs
 
 
@@ -247,11 +250,15 @@ def test_the_refusal_says_why_no_run_counts(plant: PlantRun) -> None:
         load_runs(runs_dir)
 
 
-def test_a_thousand_runs_load_in_ten_seconds(tmp_path: Path) -> None:
+def test_a_thousand_runs_become_tables_and_claims_in_ten_seconds(tmp_path: Path) -> None:
     for seed in range(500):
-        plant_run(tmp_path, seed=seed, folder=f"sync-{seed}")
-    for seed in range(500):
-        plant_run(tmp_path, seed=seed, delay="one_step", folder=f"async-{seed}")
-    start = time.perf_counter()
-    assert len(load_runs(tmp_path).frame) == 1000
-    assert time.perf_counter() - start <= 10.0
+        for delay, loss in (("sync", 4.0), ("one_step", 4.1)):
+            rows = [{"step": step, "val/loss": loss + 10.0 / step} for step in range(50, 401, 50)]
+            plant_run(tmp_path, seed=seed, delay=delay, val_loss=loss + 0.025, metrics=rows, folder=f"{delay}-{seed}")
+    start = time.process_time()  # other programs do not count
+    experiments = load_experiments(tmp_path)
+    (tables, *_, time_to_loss), _ = make_documents(experiments, num_stages=4, num_micro_batches=4)
+    assert tables.records[0]["gap_num_seeds"] == 500
+    assert time_to_loss.records[0]["num_seeds"] == 500
+    assert judge_claims(experiments)[0].statements
+    assert time.process_time() - start <= 10.0

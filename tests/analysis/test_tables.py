@@ -215,7 +215,9 @@ def test_json_is_one_document(planted_demo: Path, tmp_path: Path, capsys: pytest
     rows = {row["optimizer"]: row for row in document["table2"]["rows"]}
     assert rows["adamw"]["recovered_fraction"] == pytest.approx(0.5)
     assert rows["adamw"]["paper_async"] == 2.89
-    assert document["passed_over"] == []
+    assert all("no finite validation curve" in entry["reason"] for entry in document["passed_over"])
+    assert [line.partition(":")[0] for line in document["not_made"]] == ["Table 3", "Table 4"]
+    assert document["table2"]["missing"][0].startswith("NorMuon, ")
     assert all(Path(file).is_file() for file in document["files"])
     assert len(document["files"]) == 6
 
