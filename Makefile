@@ -5,7 +5,7 @@ SEEDS ?= 0
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv demo test test-slow test-slurm test-all lint bench timelines clean
+.PHONY: venv demo test test-slow test-slurm test-all lint bench timelines results clean
 .DELETE_ON_ERROR:
 
 venv: $(STAMP)
@@ -56,6 +56,12 @@ timelines: venv
 		data.sequence_length=256 trainer.num_steps=20 trainer.eval_every=null pipeline.trace_batches=4 sweep_name=timelines
 	$(BIN)/python -m asyncpp.trace "run=[$$(ls -d runs/timelines/*-sync-*),$$(ls -d runs/timelines/*-one_step-*)]" \
 		out=docs/timelines.svg
+
+# docs/results-tiny again, from the reduced runs that lie there (analysis/collect.py put them there).
+results: venv
+	$(BIN)/python analysis/make_figures.py runs=docs/results-tiny/runs out=docs/results-tiny
+	$(BIN)/python analysis/make_tables.py runs=docs/results-tiny/runs out=docs/results-tiny
+	$(BIN)/python analysis/claims.py runs=docs/results-tiny/runs out=docs/results-tiny
 
 clean:
 	rm -rf runs results .pytest_cache .ruff_cache .hypothesis .import_linter_cache

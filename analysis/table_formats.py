@@ -178,4 +178,4 @@ def booktabs(comments: Sequence[str], header: Sequence[str], lines: Sequence[Seq
 def latex_cell(text: str) -> str:
     for character in "&%_#":
         text = text.replace(character, f"\\{character}")
-    return text.replace(MISSING, "--").replace("±", r"$\pm$")
+    return text.replace(MISSING, "--").replace("±", r"$\pm$").replace(">", "$>$")

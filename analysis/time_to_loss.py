@@ -16,12 +16,12 @@ from gaps import Estimate, tested
 from labels import CONDITIONS, in_order, optimizer_title
 from overhead import Overhead, step_time_ratio, token_overhead, validation_curve
 from runs import PassedOver
-from table_formats import MISSING, aligned, booktabs, estimate_text, wrapped
+from table_formats import aligned, booktabs, estimate_text, wrapped
 
 FILE_NAME = "time_to_loss"
 TITLE = "Time to loss. What asynchrony buys"
 DELAYED = ("async", "async_ef")
-HEADER = ("scale", "optimizer", "condition", "n", "tokens", "time", "sync's loss", "async is")
+HEADER = ("scale", "optimizer", "condition", "n", "tokens", "time", "to sync's loss", "async is")
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ def legend(rows: list[Row], num_stages: int, num_micro_batches: int) -> list[str
         "worse of their two final ones; mean ± sample standard deviation over n seeds. Nothing is extrapolated.",
         f"time: tokens x {ratio:.3f}, the time between updates of 2BW over that of 1F1B with P={num_stages} equal "
         f"stages and m={num_micro_batches} micro-batches, and communication hidden (python -m asyncpp.schedule).",
-        "sync's loss: whether the delayed run comes to the synchronous one's final loss within the same tokens; if "
-        "not, it needs more than 1.00 times as many.",
+        "to sync's loss: tokens to the synchronous run's own final loss, where the delayed one comes to it; where it "
+        "never does, more than all that it had (> 1.00).",
         "async is: faster or slower to that loss, where the 95 % interval of tokens tells (Student's t over seeds).",
         "A synchronous run planned for fewer tokens would anneal sooner and be there earlier: true factors are larger.",
         "No number of the paper's: it gives throughputs of its schedule model, and no tokens at equal loss.",
@@ -166,7 +166,8 @@ def legend(rows: list[Row], num_stages: int, num_micro_batches: int) -> list[str
 
 def _cells(row: Row) -> list[str]:
     bound = ">" if row.is_bound else ""
-    reached = f"{row.num_reaching_sync} of {row.tokens.num_seeds} reach"
+    reaching, num_seeds = row.num_reaching_sync, row.tokens.num_seeds
+    to_sync = "> 1.00" if reaching == 0 else "= tokens" if reaching == num_seeds else f"{reaching} of {num_seeds} seeds"
     numbers = (f"{bound}{estimate_text(row.tokens, 2)}", f"{bound}{row.time:.2f}")
     names = (row.model, optimizer_title(row.optimizer), CONDITIONS[row.condition], str(row.tokens.num_seeds))
-    return [*names, *numbers, reached if row.num_reaching_sync else MISSING, row.verdict]
+    return [*names, *numbers, to_sync, row.verdict]

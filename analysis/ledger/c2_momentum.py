@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from asyncpp.errors import require
 from labels import in_order, optimizer_title
 from ledger.verdicts import Rule, Statement, judge, names_of
 from sweep_series import over_momentum
@@ -17,8 +18,10 @@ def judge_momentum(frame: pd.DataFrame) -> list[Statement]:
     points = points[points["series"] == "async"]
     statements = []
     for optimizer in in_order(frame["optimizer"]):
-        gaps = points[points["optimizer"] == optimizer].pivot(index="seed", columns="x", values="gap")
-        gaps = gaps.dropna(axis="columns", how="all")
+        own = points[points["optimizer"] == optimizer]
+        once = not own.duplicated(["seed", "x"]).any()
+        require(once, "runs", optimizer, "expected one delayed run for each seed and momentum")
+        gaps = own.pivot(index="seed", columns="x", values="gap").dropna(axis="columns", how="all")
         if len(gaps.columns) > 1:
             slopes = gaps.apply(slope, axis=1)
             values = ", ".join(f"{value:g}" for value in gaps.columns)

@@ -15,7 +15,7 @@ def judge_moments(frame: pd.DataFrame) -> list[Statement]:
     late = frame["optimizer.delayed_moment"].where(split & (frame["condition"] == "async"), frame["condition"])
     own = frame[split | (frame["optimizer"] == "adamw")].assign(late=late)
     own = own[own["late"].isin(["first", "second"]) | ((own["late"] == "sync") & (own["optimizer"] == "adamw"))]
-    losses = losses_by_seed(own, "late")
+    losses = losses_by_seed(own, ["late"])
     first, second = (column(losses, name) - column(losses, "sync") for name in ("first", "second"))
     text = f"A late first moment costs more than {MAINLY:g} times what a late second moment costs"
     unit = f"nats (first - {MAINLY:g} x second)"

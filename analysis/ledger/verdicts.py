@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from asyncpp.errors import require
 from experiments import EXPERIMENTS, Experiments
 from gaps import Estimate, paper, tested
 
@@ -143,9 +144,16 @@ def more_seeds(seeds: Iterable[int]) -> list[int]:
     return list(range(MIN_SEEDS if len(there) < MIN_SEEDS else 2 * len(there)))
 
 
-def losses_by_seed(frame: pd.DataFrame, columns: str | Sequence[str] = "condition") -> pd.DataFrame:
-    """Validation losses (nats per token): a row a seed, a column for each value of ``columns``; NaN without a run."""
-    return frame.pivot(index="seed", columns=columns, values="val_loss")
+def losses_by_seed(frame: pd.DataFrame, columns: Sequence[str] = ("condition",)) -> pd.DataFrame:
+    """Validation losses (nats per token): a row a seed, a column for each value of ``columns``; NaN without a run.
+
+    Raises ConfigError where two runs would stand in one place.
+    """
+    twice = frame[frame.duplicated(["seed", *columns], keep=False)]
+    names = " and ".join(names_of(twice)[:2])
+    one = f"expected one run for each seed and {', '.join(columns)}: keep one of these elsewhere"
+    require(twice.empty, "runs", names, one)
+    return frame.pivot(index="seed", columns=columns[0] if len(columns) == 1 else list(columns), values="val_loss")
 
 
 def column(losses: pd.DataFrame, name: Any) -> pd.Series:

@@ -13,6 +13,7 @@ import pytest
 from worlds import GAPS, SHARE, plant_world
 
 import claims as command
+from asyncpp.errors import ConfigError
 from command_line import run_command
 from experiments import load_experiments
 from gaps import paper
@@ -26,7 +27,7 @@ from ledger import (
     c7_batch_size,
     c8_moments,
 )
-from ledger.verdicts import Statement, Verdict, judge, more_seeds, overall
+from ledger.verdicts import Statement, Verdict, judge, losses_by_seed, more_seeds, overall
 from significance import Interval
 from table_formats import MISSING
 
@@ -141,6 +142,12 @@ def test_judge(support: list[float], verdict: Verdict, reason: str | None) -> No
     series = pd.Series(support, dtype=float)
     statement = judge("", series, series, unit="nats", threshold="> 0", runs=["b", "a"])
     assert (statement.verdict, statement.reason, statement.runs) == (verdict, reason, ["a", "b"])
+
+
+def test_two_runs_of_one_place_are_refused_by_name() -> None:
+    cell = {"optimizer": "muon", "condition": "sync", "trainer.batch_size": 4, "loss": 4.0}
+    with pytest.raises(ConfigError, match=r"sweep/run0 and sweep/run3: expected one run for each seed and condition"):
+        losses_by_seed(frame([cell, cell])[lambda runs: runs["seed"] == 0], ["condition", "trainer.batch_size"])
 
 
 def test_more_seeds() -> None:

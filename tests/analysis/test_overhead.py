@@ -108,7 +108,7 @@ def test_a_planted_time_to_loss(plant: PlantRun) -> None:
     assert row.time == pytest.approx(1.20 * 4 / 7, rel=0.01)
     assert (row.verdict, row.num_reaching_sync) == ("faster", 0)
     markdown = time_to_loss.to_markdown([row], 4, 4)
-    assert "| tiny  | AdamW     | async     |  3 | 1.20 ±0.01 * | 0.68 |" in markdown
+    assert "| tiny  | AdamW     | async     |  3 | 1.20 ±0.01 * | 0.68 |         > 1.00 |   faster |" in markdown
     assert json.dumps(row.record(), allow_nan=False)
     assert r"\toprule" in time_to_loss.to_latex([row], 4, 4)
 
@@ -125,6 +125,8 @@ def test_a_planted_time_to_loss(plant: PlantRun) -> None:
 def test_verdicts_on_time(plant: PlantRun, overheads: dict[int, float], verdict: str) -> None:
     (row,) = time_to_loss.compare_times([load_runs(plant_curves(plant, overheads)).frame], 4, 4).rows
     assert row.verdict == verdict
+    assert row.is_bound == (overheads[0] > 8.0)
+    assert (r"& $>$" in time_to_loss.to_latex([row], 4, 4)) == row.is_bound
 
 
 def test_a_run_without_a_finite_curve_is_listed(plant: PlantRun) -> None:
