@@ -126,7 +126,7 @@ def test_verdicts_on_time(plant: PlantRun, overheads: dict[int, float], verdict:
     (row,) = time_to_loss.compare_times([load_runs(plant_curves(plant, overheads)).frame], 4, 4).rows
     assert row.verdict == verdict
     assert row.is_bound == (overheads[0] > 8.0)
-    assert (r"& $>$" in time_to_loss.to_latex([row], 4, 4)) == row.is_bound
+    assert (r"& $>$8.00" in time_to_loss.to_latex([row], 4, 4)) == row.is_bound
 
 
 def test_a_run_without_a_finite_curve_is_listed(plant: PlantRun) -> None:
