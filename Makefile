@@ -62,6 +62,7 @@ results: venv
 	$(BIN)/python analysis/make_figures.py runs=docs/results-tiny/runs out=docs/results-tiny
 	$(BIN)/python analysis/make_tables.py runs=docs/results-tiny/runs out=docs/results-tiny
 	$(BIN)/python analysis/claims.py runs=docs/results-tiny/runs out=docs/results-tiny
+	$(BIN)/python analysis/make_report.py runs=docs/results-tiny/runs out=docs/results-tiny
 
 clean:
 	rm -rf runs results .pytest_cache .ruff_cache .hypothesis .import_linter_cache

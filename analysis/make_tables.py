@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class TablesOptions:
 class Document:
     """One table in every form. printed: what a terminal shows of it. texts: the files' contents, in SUFFIXES' order.
 
-    missing: what has no runs yet, with the command that makes it.
+    missing: what has no runs yet, with the command that makes it. passed_over: runs that count elsewhere, but not here.
     """
 
     file_name: str
@@ -58,13 +58,14 @@ class Document:
     printed: str
     texts: tuple[str, str, str]
     missing: list[str]
+    passed_over: list[PassedOver] = field(default_factory=list)
 
 
 def main(options: TablesOptions) -> None:
     step_time_ratio(options.num_stages, options.num_micro_batches)  # refuses a bad shape before runs are read
     experiments = load_experiments(options.runs, options.scale)
-    documents, without_curves = make_documents(experiments, options.num_stages, options.num_micro_batches)
-    passed_over = experiments.passed_over + without_curves
+    documents = make_documents(experiments, options.num_stages, options.num_micro_batches)
+    passed_over = experiments.passed_over + [entry for document in documents for entry in document.passed_over]
     accepted = "expected runs with a delay of zero or one update and the correction none or ef, or scored runs"
     require(bool(documents), "runs", options.runs, accepted)
     files = write(documents, output_folder(options.out))
@@ -91,11 +92,8 @@ def main(options: TablesOptions) -> None:
     print("figure:", figure if figure.is_file() else command)
 
 
-def make_documents(
-    experiments: Experiments, num_stages: int, num_micro_batches: int
-) -> tuple[list[Document], list[PassedOver]]:
-    """Every table of which there are runs, in the paper's order, and the time to a loss, with the runs that are left
-    out of that.
+def make_documents(experiments: Experiments, num_stages: int, num_micro_batches: int) -> list[Document]:
+    """Every table of which there are runs, in the paper's order, and the time to a loss.
 
     num_stages, num_micro_batches: of the pipeline whose schedules are compared.
     """
@@ -117,8 +115,9 @@ def make_documents(
         markdown = time_to_loss.to_markdown(rows, *shape)
         texts = (markdown, time_to_loss.to_csv(rows), time_to_loss.to_latex(rows, *shape))
         records = [row.record() for row in rows]
-        documents.append(Document(time_to_loss.FILE_NAME, time_to_loss.TITLE, records, markdown, texts, []))
-    return documents, times.passed_over
+        name, title = time_to_loss.FILE_NAME, time_to_loss.TITLE
+        documents.append(Document(name, title, records, markdown, texts, [], times.passed_over))
+    return documents
 
 
 def _scored(experiments: Experiments) -> list[Document]:
