@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
 
+MAX_LEVEL_TICKS = 5  # more would run into each other, and are written aslant
 MARGIN = 0.15  # of a momentum axis, in factors of ten of updates
 
 
@@ -47,3 +48,5 @@ def _ticks(panel: Axes, values: Sequence[float]) -> None:
     panel.xaxis.set_major_formatter(FixedFormatter([f"{value:g}" for value in ordered]))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_minor_formatter(NullFormatter())
+    if len(ordered) > MAX_LEVEL_TICKS:
+        panel.tick_params(axis="x", labelrotation=45)
