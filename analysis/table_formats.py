@@ -14,6 +14,7 @@ from tables import Row, Table
 WIDTH = 98  # of the text around a table
 SIGNIFICANT = 0.05
 MISSING = "\N{EN DASH}"
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 TITLES = CONDITIONS | {"gap": "gap", "recovered_fraction": "recovered"}
 
 
@@ -142,8 +143,14 @@ def _seeds(table: Table, comparison: Comparison | None) -> str:
 
 
 def wrapped(notes: Iterable[str]) -> list[str]:
-    """A Markdown list of notes, by lines."""
-    return [line for note in notes for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
+    """A Markdown list of notes, by lines. No line begins with a minus, which would be a list within the list."""
+    kept_together = [f"- {note}".replace(" - ", f"{_NO_BREAK}- ") for note in notes]
+    lines = [
+        line
+        for note in kept_together
+        for line in textwrap.wrap(note, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    ]
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def aligned(header: Sequence[str], lines: Sequence[Sequence[str]], num_left: int = 2) -> list[str]:

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from figures.style import LEGEND_HEIGHT_IN, ROW_HEIGHT_IN, WIDTH_IN, in_style, legend_above, series_looks
 from labels import in_order, optimizer_title
 
-LOSS_LABEL = "validation loss\n(nats per token)"
-GAP_LABEL = "gap to sync\n(nats per token)"
+LABELS = {"val_loss": "validation loss\n(nats per token)", "gap": "gap to sync\n(nats per token)"}
 
 
 @dataclass(frozen=True)
@@ -31,26 +30,36 @@ class Series:
 
 
 def draw_against(series: Series) -> Figure:
-    """A row an optimizer, losses left and gaps right: means over seeds, with a standard deviation each way."""
+    """A row an optimizer, losses left and gaps right: means over seeds, with a standard deviation each way.
+
+    Where no run has a gap there are losses alone, a panel an optimizer.
+    """
     frame = series.frame
     optimizers = in_order(frame["optimizer"])
+    labels = LABELS if frame["gap"].notna().any() else {"val_loss": LABELS["val_loss"]}
+    cells = [(optimizer, quantity) for optimizer in optimizers for quantity in labels]
+    num_columns = 2 if len(labels) == 2 else min(len(cells), max(WIDTH_IN))
+    num_rows = -(-len(cells) // num_columns)
     with in_style():
-        size = (WIDTH_IN[2], len(optimizers) * ROW_HEIGHT_IN + LEGEND_HEIGHT_IN)
-        figure = Figure(size, layout="constrained")
-        rows = figure.subplots(len(optimizers), 2, sharex="col", squeeze=False)
+        figure = Figure((WIDTH_IN[num_columns], num_rows * ROW_HEIGHT_IN + LEGEND_HEIGHT_IN), layout="constrained")
+        panels = figure.subplots(num_rows, num_columns, squeeze=False)
         looks = series_looks(list(series.titles))
-        for optimizer, (losses, gaps) in zip(optimizers, rows, strict=True):
+        for index, panel in enumerate(panels.flat):
+            if index >= len(cells):
+                panel.remove()
+                continue
+            optimizer, quantity = cells[index]
             own = frame[frame["optimizer"] == optimizer]
             for name, title in series.titles.items():
-                _draw_series(losses, own[own["series"] == name], "val_loss", title, looks[name])
-                _draw_series(gaps, own[own["series"] == name], "gap", title, looks[name])
-            losses.set_ylabel(LOSS_LABEL)
-            gaps.set_ylabel(GAP_LABEL)
-            gaps.axhline(0.0, color="black", linewidth=0.6)
-            for panel in (losses, gaps):
-                panel.set_title(optimizer_title(optimizer))
-        for panel in rows[-1]:
-            series.axis(panel, sorted(frame["x"].dropna().unique()))
+                _draw_series(panel, own[own["series"] == name], quantity, title, looks[name])
+            if quantity == "gap":
+                panel.axhline(0.0, color="black", linewidth=0.6)
+            series.axis(panel, sorted(own["x"].dropna().unique()))
+            if index + num_columns < len(cells):
+                panel.set_xlabel("")
+            if len(labels) == 2 or index % num_columns == 0:
+                panel.set_ylabel(labels[quantity])
+            panel.set_title(optimizer_title(optimizer))
         legend_above(figure, list(series.titles.values()))
     return figure
 

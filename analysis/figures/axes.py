@@ -8,6 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
 
+PANEL_IN = 1.5  # the width of the narrowest panel
+CHARACTER_IN = 0.065  # of a tick's label, in the style's size
 MARGIN = 0.15  # of a momentum axis, in factors of ten of updates
 
 
@@ -47,3 +49,13 @@ def _ticks(panel: Axes, values: Sequence[float]) -> None:
     panel.xaxis.set_major_formatter(FixedFormatter([f"{value:g}" for value in ordered]))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_minor_formatter(NullFormatter())
+    if _run_into_each_other(panel, ordered):
+        panel.tick_params(axis="x", labelrotation=45)
+
+
+def _run_into_each_other(panel: Axes, ordered: Sequence[float]) -> bool:
+    """Whether labels beside each other would, in a panel of the narrowest kind, if they were written level."""
+    places = panel.xaxis.get_transform().transform(np.array(ordered, dtype=float))
+    apart_in = np.diff(places) / np.ptp(places) * PANEL_IN if len(ordered) > 1 else np.array([])
+    widths_in = np.array([len(f"{value:g}") for value in ordered]) * CHARACTER_IN
+    return bool((apart_in < (widths_in[:-1] + widths_in[1:]) / 2).any())

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 WIDEST_IN = 6.9  # a journal's full width
 SMALLEST_FONT_PT = 6.0
@@ -28,9 +32,18 @@ def check_layout(figure: Figure) -> None:
             ticks = [label for label in axis.get_ticklabels() if label.get_visible() and label.get_text()]
             low, high = sorted(axis.get_view_interval())
             shown = [label for label, at in zip(ticks, axis.get_ticklocs(), strict=False) if low <= at <= high]
-            extents = [label.get_window_extent() for label in shown]
-            assert not any(_overlap(a, b) for i, a in enumerate(extents) for b in extents[i + 1 :]), panel.get_title()
+            level = [label.get_window_extent() for label in shown if label.get_rotation() == 0.0]
+            assert not any(_overlap(a, b) for i, a in enumerate(level) for b in level[i + 1 :]), panel.get_title()
+            _check_aslant([label for label in shown if label.get_rotation() != 0.0], figure.dpi)
             assert all(label.get_fontsize() >= SMALLEST_FONT_PT for label in shown)
+
+
+def _check_aslant(labels: list[Text], dpi: float) -> None:
+    """Lines of text at one angle are as far apart as they are high."""
+    places = sorted(((label.get_window_extent().x1, label) for label in labels), key=lambda place: place[0])
+    for (left, label), (right, _) in pairwise(places):
+        apart = (right - left) * math.sin(math.radians(label.get_rotation()))
+        assert apart >= label.get_fontsize() * dpi / 72.0, label.get_text()
 
 
 def _overlap(a, b) -> bool:

@@ -70,7 +70,7 @@ def test_the_gaps_of_many_optimizers_are_readable(num_optimizers: int) -> None:
 @pytest.mark.parametrize(
     ("axis", "values"),
     [
-        (log_axis, [1e-3, 2.5e-3, 5e-3, 1e-2, 2e-2, 4e-2]),
+        (log_axis, [1.25e-3, 2.5e-3, 5e-3, 1e-2, 2e-2, 4e-2]),
         (log_axis, [1, 2, 4, 8, 16]),
         (linear_axis, [0, 0.25, 0.5, 0.75, 1, 1.5]),
         (momentum_axis, [0.0, 0.8, 0.9, 0.95, 0.98, 0.99]),
@@ -85,6 +85,19 @@ def test_the_axes_of_sweeps_are_readable(axis, values: list[float]) -> None:
     figure = draw_against(Series(pd.DataFrame(rows), {"a": "A"}, lambda panel, of: axis(panel, of, label="x")))
     check_layout(figure)
     assert [float(label.get_text()) for label in figure.axes[-1].get_xticklabels()] == values
+
+
+@pytest.mark.parametrize("num_optimizers", [1, 2, 4, 9])
+def test_a_search_without_late_runs_has_losses_alone(num_optimizers: int) -> None:
+    rows = [
+        {"optimizer": optimizer, "series": "sync", "x": x, "seed": 0, "val_loss": 4.0 + x, "gap": None}
+        for place, optimizer in enumerate(list(OPTIMIZERS)[:num_optimizers])
+        for x in (0.00125 * 3**place, 0.0025 * 3**place, 0.04 * 3**place)  # rates of its own for each
+    ]
+    figure = draw_against(Series(pd.DataFrame(rows), CONDITIONS, lambda panel, of: log_axis(panel, of, label="rate")))
+    check_layout(figure)
+    assert [panel.get_title() for panel in figure.axes] == list(OPTIMIZERS.values())[:num_optimizers]
+    assert len(figure.axes[0].get_xticks()) == 3
 
 
 def test_the_gap_of_each_optimizer_stands_beside_the_papers(planted_runs: Path) -> None:

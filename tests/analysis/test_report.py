@@ -17,6 +17,7 @@ from command_line import run_command
 from figures.catalogue import FAMILIES, THEORY
 from provenance import versions
 from report import anchor, html_of
+from table_formats import wrapped
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 ADDRESSES = {"src", "href", "srcset", "poster", "data", "action", "xlink:href"}
@@ -117,6 +118,13 @@ def test_markdown_loses_its_title_and_keeps_its_table() -> None:
     assert "<h3>Below</h3>" in html_text
     assert "<details><summary>2 runs</summary>\n<ul>" in html_text
     Page(html_text)
+
+
+def test_a_minus_in_a_note_is_never_a_list_of_its_own() -> None:
+    for length in range(60, 100):
+        page = html_of("\n".join(wrapped([f"{'x' * length} gap = async - sync, by seed; slope over 1 / (1 - beta)"])))
+        assert page.count("<ul>") == 1
+        assert "async - sync" in " ".join(page.split())
 
 
 def test_versions_that_differ_are_counted(tmp_path: Path) -> None:
