@@ -94,7 +94,7 @@ def test_an_interrupted_sweep_leaves_no_process_and_no_finished_run(tmp_path, tm
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     process.send_signal(how)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=300)
     assert process.returncode == 75
     assert "interrupted; run the same command again" in stderr and "Traceback" not in stderr
     runs = records.find_runs(tmp_path)
