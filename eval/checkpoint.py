@@ -45,6 +45,10 @@ def load(ckpt: Path, reading: str, tokenizer: str | None, dtype: str, device: st
     """The model that ``ckpt`` names, one of those that eval.search gives. Raises ConfigError, CheckpointDamaged."""
     if (ckpt / HF_CONFIG_FILE).is_file():
         return _from_transformers(ckpt, reading, tokenizer, dtype, device)
+    from asyncpp.trainer.checkpoint.manifest import CheckpointDamaged
+
+    if not ckpt.is_dir():
+        raise CheckpointDamaged(ckpt, "is gone")  # since it was found
     run_folder, step = located(ckpt)
     config = read_config("ckpt", run_folder)
     tokenizer_file = tokenizer_of(config.data, tokenizer)

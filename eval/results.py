@@ -49,13 +49,17 @@ class Results:
             "weights": reading,
             "weights_digest": evaluated.weights_digest,
         }
-        self.entries: list[dict[str, Any]] = []
-        if self.path.exists():
-            try:
-                kept = json.loads(self.path.read_text())
-                self.entries = kept["results"] if kept["weights_digest"] == evaluated.weights_digest else []
-            except (OSError, ValueError, KeyError, TypeError):
-                raise ConfigError("ckpt", evaluated.folder, f"{self.path} holds no results; remove it") from None
+        self.entries = self._read()
+
+    def _read(self) -> list[dict[str, Any]]:
+        """What is kept of these weights by now."""
+        if not self.path.exists():
+            return []
+        try:
+            kept = json.loads(self.path.read_text())
+            return kept["results"] if kept["weights_digest"] == self._identity["weights_digest"] else []
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ConfigError("ckpt", self.path.parents[1], f"{self.path} holds no results; remove it") from None
 
     @property
     def title(self) -> str:
@@ -68,6 +72,7 @@ class Results:
 
     def add(self, entry: dict[str, Any], settings: Mapping[str, Any]) -> None:
         """Put ``entry`` in the place of an earlier one of its task and settings, and write the file; log its scores."""
+        self.entries = self._read()  # another process may have scored other tasks meanwhile
         self.entries = [e for e in self.entries if e is not self.find(entry["task"], settings)] + [entry]
         self.path.parent.mkdir(exist_ok=True)
         write_json(self.path, {**self._identity, "results": self.entries})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, nullcontext
@@ -31,6 +32,7 @@ class Tasks:
     def __init__(self, names: Sequence[str], data_root: Path | None, num_fewshot: int | None = None) -> None:
         self.data_root = data_root
         self.num_fewshot = num_fewshot
+        _keep_templates()
         self._manager = _manager_of(names)
         _require_data(names, data_root)
         self._loaded: dict[str, TaskDict] = {}
@@ -85,6 +87,14 @@ class Tasks:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             where = "null" if self.data_root is None else self.data_root
             raise ConfigError("eval.data_root", where, f"expected the data of {name}: {first}") from None
+
+
+@functools.cache
+def _keep_templates() -> None:
+    """lm-eval compiles the templates of a task's definition anew for every item: most of its time. Now it does once."""
+    from lm_eval.utils import env
+
+    env.from_string = functools.lru_cache(maxsize=1024)(env.from_string)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from asyncpp.model.layout import parameter_infos
 from asyncpp.saved_config import read_config
 from eval import run as command
 from eval.fetch import main as fetch
+from eval.search import find
 from eval.tasks import Tasks
 
 ROOT = Path(__file__).parents[2]
@@ -125,13 +126,17 @@ def test_a_run_without_a_checkpoint_is_refused_and_passed_over_in_a_glob(run, ev
     assert code == 0 and f"warning: passing over {empty}: expected a run with a checkpoint" in err
 
 
-def test_all_checkpoints_of_a_run_but_a_damaged_one(run, evaluate):
+def test_all_checkpoints_of_a_run_but_a_damaged_one_and_one_that_is_gone(run, evaluate, monkeypatch):
     for step in (7, 9):
         add_checkpoint(run, read_config("ckpt", run), step)
     damaged = run / "checkpoints" / "step-00000007" / "manifest.json"
     damaged.unlink()
-    code, out, err = evaluate(f"ckpt={run}", "tasks=[piqa]", "limit=2", "checkpoints=all", "json=true")
-    assert code == 0 and f"warning: passing over {damaged.parent}: {damaged} is missing\n" in err
+    gone = damaged.parents[1] / "step-00000003"
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "find", lambda *args, **values: [gone, *find(*args, **values)])
+        code, out, err = evaluate(f"ckpt={run}", "tasks=[piqa]", "limit=2", "checkpoints=all", "json=true")
+    assert code == 0 and f"warning: passing over {gone}: {gone} is gone\n" in err
+    assert f"warning: passing over {damaged.parent}: {damaged} is missing\n" in err
     names = [Path(document["file"]).name for document in json.loads(out[out.index("[") :])]
     assert names == ["step-00000005-x.json", "step-00000009-x.json"]
     code, _, err = evaluate(f"ckpt={damaged.parent}", "tasks=[piqa]")

@@ -82,9 +82,6 @@ class Place:
         row = records.last_metrics_row(folder / records.METRICS_FILE, "train/loss")
         return 0 if row is None else row["step"] + 1
 
-    def wait_for_steps(self, folder: Path, num_steps: int) -> None:
-        wait_until(lambda: self.num_steps(folder) >= num_steps, f"step {num_steps} of {folder}")
-
     def wait_for_end(self, name: str) -> None:
         wait_until(lambda: not queue(name), f"the end of {name}'s jobs")
 

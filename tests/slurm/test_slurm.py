@@ -40,10 +40,28 @@ def processes_of(folder: Path) -> list[int]:
     return [int(number) for number in found]
 
 
-def has_waiting(process: int, number: signal.Signals) -> bool:
-    """Whether a process that is stopped was sent a signal, which it will get when it goes on."""
-    (waiting,) = re.findall(r"ShdPnd:\s*(\w+)", Path(f"/proc/{process}/status").read_text())
-    return bool(int(waiting, 16) >> (number - 1) & 1)
+def pause_at(place: Place, folders: list[Path], num_steps: int) -> None:
+    """Stop each run's processes once it has done so many updates: no machine is too fast for what follows."""
+    left = list(folders)
+
+    def all_paused() -> bool:
+        for folder in [folder for folder in left if place.num_steps(folder) >= num_steps]:
+            for process in processes_of(folder):
+                os.kill(process, signal.SIGSTOP)
+            left.remove(folder)
+        return not left
+
+    wait_until(all_paused, f"step {num_steps} of {folders}")
+
+
+def was_told(process: int) -> bool:
+    """Whether a process that was paused has SIGUSR2 waiting for it, or goes on already."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return True
+    (waiting,) = re.findall(r"ShdPnd:\s*(\w+)", status)
+    return "T (stopped)" not in status or bool(int(waiting, 16) >> (signal.SIGUSR2 - 1) & 1)
 
 
 def test_hydras_multirun_is_an_array_and_a_hung_up_terminal_ends_nothing(place: Place):
@@ -82,12 +100,12 @@ def test_twelve_cells_two_of_which_fail(place: Place):
 
 
 def test_four_ranks_on_two_nodes_preempted_twice(place: Place):
-    place.write("preempted", [FOUR_RANKS], trainer__num_steps=400)
+    place.write("preempted", [FOUR_RANKS], trainer__num_steps=200)
     place.run("preempted", "launcher.nodes=2", "launcher.partition=main")
     (folder,) = place.folders("preempted")
-    for num_preempted in (1, 2):
-        place.wait_for_steps(folder, place.num_steps(folder) + 30)
-        preempt()
+    for num_preempted, num_steps in ((1, 30), (2, 60)):
+        pause_at(place, [folder], num_steps)
+        preempt()  # which also sends SIGCONT
         wait_until(lambda n=num_preempted: num_restarts(folder) == n, f"restart {num_preempted}")
     place.wait_for_end("preempted")
     place.check_against_reference("preempted")
@@ -98,26 +116,23 @@ def test_two_ranks_reach_the_time_limit_and_go_on(place: Place):
     place.write("limited", [TWO_RANKS], trainer__num_steps=200)
     place.run("limited", "launcher.timeout_min=1", "launcher.signal_delay_s=35")
     (folder,) = place.folders("limited")
-    place.wait_for_steps(folder, 30)
+    pause_at(place, [folder], 30)
     ranks = processes_of(folder)
     assert len(ranks) == 2
-    for rank in ranks:  # so that no machine is too fast for the limit
-        os.kill(rank, signal.SIGSTOP)
-    wait_until(lambda: all(has_waiting(rank, signal.SIGUSR2) for rank in ranks), "the signal before the time limit")
+    wait_until(lambda: all(was_told(rank) for rank in ranks), "the signal before the time limit")
     for rank in ranks:
         os.kill(rank, signal.SIGCONT)
     place.wait_for_end("limited")
-    assert num_restarts(folder) == 1
+    assert num_restarts(folder) >= 1
     place.check_against_reference("limited")
 
 
 def test_a_kill_and_a_cancelled_job_and_a_cancelled_sweep(place: Place):
     """Each says what happened, holds no process back, and goes on to the same losses."""
-    place.write("ended", [{"optimizer": name} for name in ("adamw", "muon", "lion")], trainer__num_steps=600)
+    place.write("ended", [{"optimizer": name} for name in ("adamw", "muon", "lion")], trainer__num_steps=300)
     place.run("ended")
     killed, cancelled, stopped = place.folders("ended")
-    for folder in (killed, cancelled, stopped):
-        place.wait_for_steps(folder, 110)
+    pause_at(place, [killed, cancelled, stopped], 110)
     (process,) = processes_of(killed)
     os.kill(process, signal.SIGKILL)
     subprocess.run(["scancel", place.jobs("ended")[1] or ""], check=True)
