@@ -16,6 +16,7 @@ from asyncpp.run_plan import hardware, plan_config
 from asyncpp.sweep.catalogue import list_sweeps
 from asyncpp.sweep.expand import SweepOptions, expand, overrides_of_cells, overrides_of_launcher
 from asyncpp.sweep.file import PAPER, SWEEPS, load_sweep, sweep_names
+from asyncpp.sweep.state import open_ledger
 
 TABLES = {
     "table1_optimizers", "table2_error_feedback", "table3_moe", "table4_downstream", "figure4_momentum",
@@ -73,6 +74,14 @@ def test_a_table_that_contains_another_has_its_very_runs(smaller, larger):
     assert list(load_sweep(smaller).scales) == list(load_sweep(larger).scales)
     for scale in load_sweep(smaller).scales:
         assert set(cells_of(smaller, scale)) < set(cells_of(larger, scale))
+
+
+def test_a_sweep_is_looked_after_in_the_folder_that_it_shares(tmp_path):
+    ledger = tmp_path / "table1_optimizers" / ".sweep" / "ledger.jsonl"
+    ledger.parent.mkdir(parents=True)
+    ledger.touch()
+    for name in ("table1_optimizers", "table2_error_feedback"):
+        assert open_ledger(name, str(tmp_path)).file == ledger
 
 
 @pytest.mark.parametrize("scale", load_sweep("appendix_a_batch_size").scales)
