@@ -39,7 +39,7 @@ def test_one_bad_cell_stops_all_before_they_start(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "demi"], "sweep=demi: expected one of demo"),
+        (["run", "demi"], "sweep=demi: expected one of appendix_a_batch_size, "),
         (["run", "demo", "scale=huge"], "scale=huge: expected one of tiny"),
         (["run", "demo", "seed=1"], "seed=1: no such key; did you mean seeds?"),
         (["run", "demo", "num_parallel=two"], "num_parallel=two: value 'two'"),
