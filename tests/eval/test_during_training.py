@@ -21,8 +21,8 @@ STEPS = [2, 4, 6]
 
 def overrides_of(token_root: Path, runs_dir: Path, *pipeline: str) -> list[str]:
     return [*small_run(token_root), *pipeline, f"runs_dir={runs_dir}", "trainer.num_steps=6",
-            "trainer.num_micro_batches=2", "trainer.eval_every=2", "trainer.checkpoint_every=2",
-            "trainer.checkpoint.keep_every=2"]  # fmt: skip
+            "trainer.num_micro_batches=2", "data.num_validation_sequences=8", "trainer.eval_every=2",
+            "trainer.checkpoint_every=2", "trainer.checkpoint.keep_every=2"]  # fmt: skip
 
 
 def start(overrides: list[str]) -> subprocess.Popen[bytes]:
