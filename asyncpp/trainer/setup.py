@@ -46,7 +46,10 @@ def prepare_torch(config: Config) -> None:
     """Threads and determinism of this process."""
     torch.set_num_threads(config.trainer.num_threads)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with this only
-    torch.use_deterministic_algorithms(True)
+    if config.trainer.compile:
+        torch.use_deterministic_algorithms(True)  # tells the compiler as well, and imports it: two seconds of every run
+    else:
+        torch.set_deterministic_debug_mode("error")
 
 
 def build_simulator(config: Config) -> Simulator:
