@@ -114,6 +114,7 @@ def measured() -> list[list[Held]]:
     return on_ranks(2, measure, configs, windows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", range(len(RUNS)), ids=[" ".join(overrides) for overrides in RUNS])
 def test_ranks_hold_what_was_planned(measured, run):
     for stage, held in zip(planned(config_of(RUNS[run]), RUNS[run]), [by_run[run] for by_run in measured], strict=True):

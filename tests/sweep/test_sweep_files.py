@@ -112,6 +112,7 @@ def listed() -> dict[str, dict]:
     return {sweep["name"]: sweep for sweep in document["sweeps"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sweep_names())
 def test_the_header_says_what_the_list_says(listed, name):
     sweep = listed[name]
