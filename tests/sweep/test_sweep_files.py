@@ -126,6 +126,7 @@ def test_the_header_says_what_the_list_says(listed, name):
     assert name == "demo" or first["command"] in header
 
 
+@pytest.mark.slow
 def test_the_list_says_which_sweeps_share_their_runs(listed):
     assert listed["table2_error_feedback"]["shares_with"] == ["table1_optimizers"]
     assert listed["table1_optimizers"]["shares_with"] == ["table2_error_feedback"]
@@ -133,6 +134,7 @@ def test_the_list_says_which_sweeps_share_their_runs(listed):
     assert listed["demo"]["shares_with"] == []
 
 
+@pytest.mark.slow
 def test_the_whole_of_tiny_takes_two_cores_less_than_90_minutes(listed):
     """Runs that tables have in common are made once."""
     del listed["table1_optimizers"], listed["table4_downstream"]
