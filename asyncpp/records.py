@@ -20,6 +20,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ METRICS_FILE = "metrics.jsonl"
 SUMMARY_FILE = "summary.json"
 OUTPUT_FILE = "output.log"  # what the process printed, where a sweep started it
 LOCK_FILE = ".lock"
+NUM_LOCK_ATTEMPTS = 20
 COMMIT_FILE = "COMMIT"  # beside the package, in a copy of the code that has no git
 
 # Configuration keys that say where a run's records go, how it is watched or where its prepared tokens lie, not what it
@@ -183,13 +185,14 @@ def require_writable(folder: Path, key: str, value: str) -> None:
 
 def is_locked(folder: Path, name: str = LOCK_FILE) -> bool:
     """Whether a process holds the run folder, or its lock ``name``, just now."""
-    if not (folder / name).is_file():
-        return False
     try:
-        with locked(folder, name):
-            return False
-    except RunIsLocked:
+        with (folder / name).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except BlockingIOError:
         return True
+    return False
 
 
 @contextmanager
@@ -200,11 +203,21 @@ def locked(folder: Path, name: str = LOCK_FILE, wait: bool = False) -> Iterator[
     ``wait`` for that one.
     """
     with (folder / name).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise RunIsLocked(f"{folder} is being written by another process") from None
+        if wait:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        else:
+            _lock_now(file, folder)
         yield
+
+
+def _lock_now(file: TextIO, folder: Path) -> None:
+    """Several attempts, as ``is_locked`` of another process has the lock for a moment."""
+    for _ in range(NUM_LOCK_ATTEMPTS):
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.01)
+    raise RunIsLocked(f"{folder} is being written by another process")
 
 
 def commit() -> str:

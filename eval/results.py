@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asyncpp.errors import ConfigError
-from asyncpp.records import commit, write_json, write_metrics_row
+from asyncpp.records import commit, locked, write_json, write_metrics_row
 
 if TYPE_CHECKING:
     from eval.checkpoint import Evaluated
@@ -72,13 +72,14 @@ class Results:
 
     def add(self, entry: dict[str, Any], settings: Mapping[str, Any]) -> None:
         """Put ``entry`` in the place of an earlier one of its task and settings, and write the file; log its scores."""
-        self.entries = self._read()  # another process may have scored other tasks meanwhile
-        self.entries = [e for e in self.entries if e is not self.find(entry["task"], settings)] + [entry]
         self.path.parent.mkdir(exist_ok=True)
-        write_json(self.path, {**self._identity, "results": self.entries})
-        if self.step is not None:
-            with (self.path.parent / SCORES_FILE).open("a") as file:
-                write_metrics_row(file, {"step": self.step, "weights": self.reading, **_row(entry)})
+        with locked(self.path.parent, wait=True):  # another process may be scoring other tasks
+            self.entries = self._read()
+            self.entries = [e for e in self.entries if e is not self.find(entry["task"], settings)] + [entry]
+            write_json(self.path, {**self._identity, "results": self.entries})
+            if self.step is not None:
+                with (self.path.parent / SCORES_FILE).open("a") as file:
+                    write_metrics_row(file, {"step": self.step, "weights": self.reading, **_row(entry)})
 
 
 def entry_of(task: str, settings: Mapping[str, Any], evaluated: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,28 @@ def test_a_second_writer_is_refused_and_the_lock_goes_with_its_process(tmp_path)
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
+def test_who_looks_at_a_lock_keeps_nobody_from_it(tmp_path):
+    (tmp_path / ".lock").touch()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            records.is_locked(tmp_path)
+
+    other = threading.Thread(target=look)
+    other.start()
+    try:
+        for _ in range(2000):
+            with records.locked(tmp_path):
+                pass
+    finally:
+        over.set()
+        other.join()
+    with records.locked(tmp_path):
+        assert records.is_locked(tmp_path)
+    assert not records.is_locked(tmp_path) and not records.is_locked(tmp_path / "nowhere")
+
+
 def test_runs_are_found_by_their_config(tmp_path):
     for name in ("b", "a/c"):
         (tmp_path / name).mkdir(parents=True)

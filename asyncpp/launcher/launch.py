@@ -84,10 +84,10 @@ def _claim(cells: Sequence[Cell], ledger: Ledger, claims: ExitStack) -> tuple[li
         if in_queue or records.is_locked(cell.folder) or records.is_locked(cell.folder, CLAIM_FILE):
             held.append(cell)
             continue
-        free.append(cell)
         if not isinstance(cell.launcher, SlurmConfig):
             cell.folder.mkdir(parents=True, exist_ok=True)
             claims.enter_context(records.locked(cell.folder, CLAIM_FILE))
+        free.append(cell)
     return free, held
 
 

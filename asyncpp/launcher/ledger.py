@@ -12,6 +12,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,19 +73,22 @@ class Ledger:
             text = self.file.read_bytes()
         except FileNotFoundError:
             return {}
-        whole = text[: text.rfind(b"\n") + 1]  # a last line without its end is being written
         entries: dict[str, Entry] = {}
-        for line in whole.splitlines():
-            entry = Entry(**json.loads(line))
-            entries[entry.run] = entry
+        for line in text.splitlines():
+            with suppress(ValueError, TypeError):  # a line whose writer is at it, or died over it
+                entry = Entry(**json.loads(line))
+                entries[entry.run] = entry
         return entries
 
     def add(self, entries: Iterable[Entry]) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         lines = "".join(json.dumps(asdict(replace(entry, time=now))) + "\n" for entry in entries)
         self.place.mkdir(parents=True, exist_ok=True)
-        with self.file.open("a", encoding="utf-8") as file:
-            file.write(lines)
+        with self.file.open("a+b") as file:
+            if file.tell() > 0:
+                file.seek(-1, os.SEEK_END)
+                lines = lines if file.read() == b"\n" else f"\n{lines}"
+            file.write(lines.encode())
             file.flush()
             os.fsync(file.fileno())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from asyncpp.launcher.cell import Cell
@@ -36,15 +36,24 @@ def run_cells(cells: Sequence[Cell], code: Code) -> int:
                     if process.returncode != EXIT_DONE:
                         failed.append(cell)
         except KeyboardInterrupt:
-            for process in running:
-                process.send_signal(signal.SIGINT)
-            for process in running:
-                process.wait()
+            _stop(running)
             print("\ninterrupted; run the same command again to go on with what is missing", file=sys.stderr)
             return EXIT_INTERRUPTED
+        except OSError as error:  # a full disk, a lost folder: nobody would look after what runs
+            _stop(running)
+            print(f"error: {error}; run the same command again to go on with what is missing", file=sys.stderr)
+            return EXIT_FAILED
     for cell in failed:
         print(f"failed: {cell.folder}: {last_words(cell.folder)}", file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
+
+
+def _stop(running: Collection[Process]) -> None:
+    """Each saves its state after the update that it is at."""
+    for process in running:
+        process.send_signal(signal.SIGINT)
+    for process in running:
+        process.wait()
 
 
 def _start(cell: Cell, code: Code) -> Process:

@@ -6,16 +6,18 @@ import os
 import signal
 import socket
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from asyncpp import records
 from asyncpp.arguments import parse_arguments
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED
 from asyncpp.launcher import slurm_commands
 from asyncpp.launcher.cell import Cell
 from asyncpp.launcher.config import launcher_from
 from asyncpp.launcher.launch import launch
-from asyncpp.launcher.ledger import Entry, Ledger
+from asyncpp.launcher.ledger import CLAIM_FILE, Entry, Ledger
 from asyncpp.saved_config import read_config
 from asyncpp.sweep.expand import SweepOptions, expand
 from asyncpp.sweep.file import load_sweep
@@ -68,13 +70,20 @@ def cancel(name: str, arguments: Sequence[str]) -> int:
     entries = ledger.entries()
     live = [entries[cell.run] for cell in states_of(ledger) if cell.state in LIVE]
     slurm_commands.cancel([entry.job for entry in live if entry.job and entry.launcher["name"] == "slurm"])
-    elsewhere = 0
-    for job in {entry.job for entry in live if entry.job and entry.launcher["name"] == "local"}:
+    left_alone = 0
+    launches: dict[str, list[Entry]] = defaultdict(list)
+    for entry in live:
+        if entry.job and entry.launcher["name"] == "local":
+            launches[entry.job].append(entry)
+    for job, own in launches.items():
         host, _, process = job.rpartition(":")
-        if host == socket.gethostname():
-            os.kill(int(process), signal.SIGINT)  # it holds the cells' claims, so it is that process still
-        else:
-            print(f"left alone: process {process} on {host}", file=sys.stderr)
-            elsewhere += 1
-    print(f"{ledger.folder.name}: {len(live)} cells asked to stop")
-    return EXIT_FAILED if elsewhere else EXIT_DONE
+        # who holds a cell's claim is the process that started it, still; a run may have outlived that one
+        is_there = any(records.is_locked(ledger.folder / entry.run, CLAIM_FILE) for entry in own)
+        if host == socket.gethostname() and is_there:
+            os.kill(int(process), signal.SIGINT)
+            continue
+        reason = f"process {process} on {host}" if is_there else "their launch has died, and they go on to their end"
+        print(f"left alone: {', '.join(entry.run for entry in own)}: {reason}", file=sys.stderr)
+        left_alone += len(own)
+    print(f"{ledger.folder.name}: {len(live) - left_alone} cells asked to stop")
+    return EXIT_FAILED if left_alone else EXIT_DONE

