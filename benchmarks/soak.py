@@ -57,6 +57,7 @@ class Run:
         command = [
             *(sys.executable, "-m", "asyncpp.train", "pipeline=2bw", *sizes, f"model.num_layers={num_stages}", *MODEL),
             *("trainer.num_steps=1000000000", "trainer.eval_every=200", "lr_schedule=constant"),
+            "trainer.checkpoint_every=10",  # after the first ones malloc has settled
             *("data.num_validation_sequences=8", "data.sequence_length=16", f"data.root={folder / 'data'}"),
         ]
         self.log = (folder / "log").open("w+")
