@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from asyncpp.arguments import Options, exit_code_of, parse_arguments
+from asyncpp.arguments import Options
+from asyncpp.arguments import run_command as run_parsed
 from asyncpp.errors import EXIT_DONE, require
 from runs import PassedOver
 
@@ -19,15 +20,12 @@ def run_command(
 
     What a user got wrong becomes one line on standard error and EXIT_BAD_INPUT; ``--help`` prints ``usage``.
     """
-    if "--help" in arguments or "-h" in arguments:
-        print((usage or "").strip())
+
+    def done(options: Options) -> int:
+        command(options)
         return EXIT_DONE
 
-    def parsed() -> int:
-        command(parse_arguments(arguments, schema))
-        return EXIT_DONE
-
-    return exit_code_of(parsed)
+    return run_parsed(usage or "", arguments, schema, done)
 
 
 def output_folder(out: Path) -> Path:

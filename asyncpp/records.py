@@ -37,7 +37,6 @@ METRICS_FILE = "metrics.jsonl"
 SUMMARY_FILE = "summary.json"
 OUTPUT_FILE = "output.log"  # what the process printed, where a sweep started it
 LOCK_FILE = ".lock"
-NUM_LOCK_ATTEMPTS = 20
 COMMIT_FILE = "COMMIT"  # beside the package, in a copy of the code that has no git
 
 # Configuration keys that say where a run's records go, how it is watched or where its prepared tokens lie, not what it
@@ -55,6 +54,9 @@ BOOKKEEPING_KEYS = (
     "trainer.checkpoint",
     "resume",
 )
+
+# Of taking a lock: is_locked of another process has it for a moment.
+LOCK_ATTEMPTS, LOCK_RETRY_S = 20, 0.01
 
 # Keys that tell when and how fast, not what: they differ between two runs of the same configuration.
 TIME_PREFIX = "time/"
@@ -211,12 +213,11 @@ def locked(folder: Path, name: str = LOCK_FILE, wait: bool = False) -> Iterator[
 
 
 def _lock_now(file: TextIO, folder: Path) -> None:
-    """Several attempts, as ``is_locked`` of another process has the lock for a moment."""
-    for _ in range(NUM_LOCK_ATTEMPTS):
+    for _ in range(LOCK_ATTEMPTS):
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        time.sleep(0.01)
+        time.sleep(LOCK_RETRY_S)
     raise RunIsLocked(f"{folder} is being written by another process")
 
 
