@@ -25,7 +25,7 @@ class Evaluated:
     """A model with its weights and tokenizer.
 
     folder: whose results are kept beside it. name: of its checkpoint there. step: updates done; None if exported.
-    weights_digest: of the weights as they were read.
+    model_digest: of the weights as they were read, what is built of them, and the tokenizer.
     prefix_token: what stands before a text without context, the token between training documents.
     max_length: what the model was trained on, tokens.
     """
@@ -33,7 +33,7 @@ class Evaluated:
     folder: Path
     name: str
     step: int | None
-    weights_digest: str
+    model_digest: str
     model: Stage
     vocab_size: int
     tokenizer: Tokenizer
@@ -56,14 +56,15 @@ def load(ckpt: Path, reading: str, tokenizer: str | None, dtype: str, device: st
     if tokenizer is None:
         require_tokens_of(config, checkpoint)
     weights = final_weights(config, checkpoint, reading)
+    own_tokenizer = _read_tokenizer(tokenizer_file.path, config.data.vocab_size)
     return Evaluated(
         folder=run_folder,
         name=f"step-{checkpoint.info.step:08d}",
         step=checkpoint.info.step,
-        weights_digest=_digest(weights),
+        model_digest=_digest(weights, config.model, tokenizer_file.path),
         model=_built(config.model, weights, dtype, device),
         vocab_size=config.model.vocab_size,
-        tokenizer=_read_tokenizer(tokenizer_file.path, config.data.vocab_size),
+        tokenizer=own_tokenizer,
         prefix_token=tokenizer_file.end_of_document_id,
         max_length=config.data.sequence_length,
     )
@@ -86,26 +87,28 @@ def _from_transformers(ckpt: Path, reading: str, tokenizer: str | None, dtype: s
         accepted = f"expected a {HF_CONFIG_FILE} with a whole number as {name}"
         require(type(described.get(name)) is int, "ckpt", ckpt, accepted)
     file = Path(tokenizer or ckpt) / "tokenizer.json"
+    own_tokenizer = _read_tokenizer(file, config.vocab_size)
     return Evaluated(
         folder=ckpt,
         name="model",
         step=None,
-        weights_digest=_digest(weights),
+        model_digest=_digest(weights, config, file),
         model=_built(config, weights, dtype, device),
         vocab_size=config.vocab_size,
-        tokenizer=_read_tokenizer(file, config.vocab_size),
+        tokenizer=own_tokenizer,
         prefix_token=described["bos_token_id"],
         max_length=described["max_position_embeddings"],
     )
 
 
-def _digest(weights: Mapping[str, Tensor]) -> str:
-    """Of names and values: scores are of these weights, whatever their folder is called."""
+def _digest(weights: Mapping[str, Tensor], config: LlamaConfig, tokenizer_file: Path) -> str:
+    """Of all that makes a score beside the task and its settings, whatever the folder is called."""
     import xxhash
 
     from asyncpp.trainer.checkpoint.tensor_file import bytes_of
 
-    digest = xxhash.xxh3_128()
+    digest = xxhash.xxh3_128(repr(config).encode())
+    digest.update(tokenizer_file.read_bytes())
     for name, weight in weights.items():
         digest.update(name.encode())
         digest.update(bytes_of(weight))

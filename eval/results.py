@@ -2,7 +2,7 @@
 
 <run folder>/eval/step-00000400-x.json
     checkpoint, weights
-    weights_digest  of the weights' values: scores of others that had the same name are left behind
+    model_digest    of weights, model and tokenizer: scores of others that had the same name are left behind
     results     a list, one entry a task and setting:
         task, num_fewshot, limit, max_length, dtype, tokenizer
         n               items
@@ -47,7 +47,7 @@ class Results:
         self._identity = {
             "checkpoint": evaluated.name,
             "weights": reading,
-            "weights_digest": evaluated.weights_digest,
+            "model_digest": evaluated.model_digest,
         }
         self.entries = self._read()
 
@@ -57,7 +57,7 @@ class Results:
             return []
         try:
             kept = json.loads(self.path.read_text())
-            return kept["results"] if kept["weights_digest"] == self._identity["weights_digest"] else []
+            return kept["results"] if kept["model_digest"] == self._identity["model_digest"] else []
         except (OSError, ValueError, KeyError, TypeError):
             raise ConfigError("ckpt", self.path.parents[1], f"{self.path} holds no results; remove it") from None
 

@@ -156,7 +156,18 @@ def test_scores_of_other_weights_by_the_same_name_are_left_behind(run, evaluate)
     assert evaluate(f"ckpt={run}", "tasks=[piqa]", "limit=1")[0] == 0
     second = results_of(run)
     assert [entry["task"] for entry in second["results"]] == ["piqa"]
-    assert second["weights_digest"] != first["weights_digest"]
+    assert second["model_digest"] != first["model_digest"]
+
+
+def test_scores_of_a_model_that_was_edited_are_left_behind(run, evaluate, tmp_path):
+    exported = tmp_path / "exported"
+    assert export([f"ckpt={run}", f"out={exported}"]) == 0
+    file, digests = exported / "config.json", []
+    for epsilon in (1e-5, 1e-2):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"rms_norm_eps": epsilon}))
+        assert evaluate(f"ckpt={exported}", "tasks=[piqa]", "limit=1")[0] == 0
+        digests.append(json.loads((exported / "eval" / "model-x.json").read_text())["model_digest"])
+    assert digests[0] != digests[1]
 
 
 def test_weights_are_read_at_z_where_the_correction_has_one(token_root, evaluate, tmp_path):
@@ -273,7 +284,7 @@ def test_fetch_leaves_alone_what_is_there_and_nothing_half_made(data_root, tmp_p
 
 def test_two_processes_that_score_one_checkpoint_lose_nothing(tmp_path):
     """Here two threads, each with a file of its own to lock."""
-    evaluated: Any = SimpleNamespace(folder=tmp_path, name="step-00000001", step=1, weights_digest="d")
+    evaluated: Any = SimpleNamespace(folder=tmp_path, name="step-00000001", step=1, model_digest="d")
     settings = {"num_fewshot": None, "limit": None}
 
     def score(who: str) -> None:
