@@ -39,7 +39,7 @@ from asyncpp.pipeline.update import step
 from asyncpp.pipeline.weights import WeightVersions
 
 STEPS_TRIED = np.geomspace(1e-3, 10.0, 600)  # of the experiment: 1.5 % apart
-NUM_UPDATES = 450  # of the experiment, whose second and last thirds are compared
+NUM_UPDATES = 300  # of the experiment, whose second and last thirds are compared
 _NUM_ANGLES = 20_000
 
 

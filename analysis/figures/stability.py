@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from quadratic import Method
 
 MOMENTA = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)
-DELAYS = (0, 1, 2, 3, 4, 6, 8)
-STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+DELAYS = (0, 1, 2, 4, 8)
+STRENGTHS = (0.0, 0.5, 1.0, 1.5, 2.0)
 HEIGHT_IN = 2.5
-NUM_POINTS = 60  # of a line of theory
+NUM_POINTS = 40  # of a line of theory
 
 
 @dataclass(frozen=True)
