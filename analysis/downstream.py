@@ -62,7 +62,7 @@ class Row:
 
 
 def make_rows(frame: pd.DataFrame) -> list[Row]:
-    """A row for each optimizer and benchmark that runs of ``frame`` (runs.load_runs) were scored on."""
+    """A row for each optimizer and benchmark that runs of ``frame`` (of runs.comparable) were scored on."""
     cells = zip(*(frame[name] for name in ("optimizer", "condition", "seed", "folder", "num_steps")), strict=True)
     scored = [
         (optimizer, (condition, seed), scores_of(folder, int(num_steps)))

@@ -93,7 +93,7 @@ DEMO = "demo"
 
 @dataclass(frozen=True)
 class Experiments:
-    """frames: by experiment and scale (a model's name), as runs.load_runs makes them. An experiment without runs has
+    """frames: by experiment and scale (a model's name), as runs.comparable makes them. An experiment without runs has
     no scales. passed_over: folders that count nowhere, and why."""
 
     runs_dir: Path

@@ -75,7 +75,7 @@ def compare(losses: pd.DataFrame, single_seed_gap: float = SINGLE_SEED_GAP) -> C
 
 
 def compare_optimizers(frame: pd.DataFrame) -> dict[str, Comparison]:
-    """The comparison of every optimizer in a frame of runs.load_runs."""
+    """The comparison of every optimizer in a frame of runs.comparable."""
     compared = frame[frame["condition"].isin(list(CONDITIONS))]
     return {
         str(optimizer): compare(runs.pivot(index="seed", columns="condition", values="val_loss"))

@@ -54,13 +54,14 @@ def to_markdown(search: pd.DataFrame, machine: str) -> str:
     """A line an optimizer: every learning rate with its loss, the best one in bold."""
     winners = best(search)
     best_lr, at_edge = winners["lr"].to_dict(), winners["at_edge"].to_dict()
+    seeds = ", ".join(str(seed) for seed in sorted(set(search["seed"])))
     lines = [
         "# Learning rates at tiny scale",
         "",
         "Validation loss (nats a token) of the synchronous baseline by peak learning rate; the lowest is bold, and is",
         "the default in `conf/optimizer`. The same values are used under delay, as in the paper. Made by",
         "`python -m asyncpp.sweep run appendix_a_learning_rate && python analysis/lr_search.py`",
-        f"on {machine}. `(edge)`: the best is the largest or smallest that was tried.",
+        f"on {machine}. Seeds: {seeds}. `(edge)`: the best is the largest or smallest that was tried.",
         "",
         "| optimizer | learning rate: loss |",
         "|---|---|",

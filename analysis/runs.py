@@ -4,8 +4,7 @@ usable      finished, with a finite validation loss, the first of its kind
 passed over half-written, foreign, failed, not finite, or a second run of the same experiment
 refused     runs that differ in more than the axes that their table or figure compares
 
-``read_runs`` reads a folder once; ``comparable`` makes the frame of some of its runs, and holds them to their axes;
-``load_runs`` does both for a folder that holds one experiment.
+``read_runs`` reads a folder once; ``comparable`` makes the frame of some of its runs, and holds them to their axes.
 """
 
 from __future__ import annotations
@@ -86,17 +85,6 @@ class ReadRuns:
 
 class UnusableRun(Exception):
     """Why one run cannot be counted."""
-
-
-def load_runs(runs_dir: Path, axes: Sequence[str] = AXES) -> LoadedRuns:
-    """The usable runs anywhere below ``runs_dir``, in order of their paths.
-
-    axes: what they may differ in, as in ``comparable``.
-    Raises ConfigError where there is no usable run, and where the usable ones differ in more.
-    """
-    read = read_runs(runs_dir)
-    loaded = comparable(runs_dir, read.rows, axes)
-    return LoadedRuns(loaded.frame, sorted(read.passed_over + loaded.passed_over, key=lambda entry: entry.folder))
 
 
 def read_runs(runs_dir: Path) -> ReadRuns:

@@ -17,7 +17,7 @@ SETTLED_FROM_FRACTION = 0.1  # of the steps: before, while the learning rate war
 
 
 def draw_staleness_probes(rows: pd.DataFrame) -> Figure:
-    """rows: of probes.probe_rows. Above the mean over layers and seeds, below that over the steps after the warm-up."""
+    """rows: of probes.staleness_probes. Above the mean over layers and seeds, below over steps after the warm-up."""
     rows = rows.assign(series=[_title(*pair) for pair in zip(rows["optimizer"], rows["condition"], strict=True)])
     order = [_title(optimizer, name) for optimizer in in_order(rows["optimizer"]) for name in CONDITIONS]
     titles = [title for title in order if title in set(rows["series"])]

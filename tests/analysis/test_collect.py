@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from loading import load_runs
 from planted import PlantRun, loss_rows
 
 import collect as command
 import make_tables
 from command_line import run_command
-from runs import load_runs
 
 
 def run(*arguments: str) -> int:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loading import load_runs
 from planted import DELAY_AND_CORRECTION
 
 import make_tables
@@ -17,7 +18,6 @@ from asyncpp.errors import ConfigError
 from command_line import run_command
 from downstream import difference, make_rows, marks_of, scores_of
 from eval.results import packed_marks
-from runs import load_runs
 
 NUM_ITEMS = 200
 

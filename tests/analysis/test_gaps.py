@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loading import load_runs
 from planted import PlantRun
 
 from gaps import IN_NOISE, NO_GAP, compare, compare_optimizers, paper, paper_comparison
-from runs import load_runs
 
 LOSSES = st.floats(1.0, 10.0)
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout import check_layout
+from loading import load_runs
 from planted import PlantRun, loss_rows
 
 from asyncpp.errors import ConfigError
 from curves import LossCurves, loss_curves, smooth
 from figures.loss_curves import draw_loss_curves
 from labels import CONDITIONS, OPTIMIZERS
-from runs import load_runs
 
 
 def test_a_constant_stays_constant_to_its_last_step() -> None:

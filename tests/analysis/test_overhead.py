@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loading import load_runs
 from planted import PlantRun
 
 import time_to_loss
 from asyncpp.errors import ConfigError
 from overhead import step_time_ratio, token_overhead, tokens_to_reach, validation_curve
-from runs import load_runs
 
 STEPS = np.arange(50, 401, 50)
 

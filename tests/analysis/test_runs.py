@@ -8,13 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
+from loading import load_runs
 from planted import PlantRun, plant_run
 
 from asyncpp.errors import ConfigError
 from claims import judge_claims
 from experiments import load_experiments
 from make_tables import make_documents
-from runs import AXES, condition, load_runs
+from runs import AXES, condition
 
 
 def reasons(runs_dir: Path) -> dict[str, str]:
