@@ -73,6 +73,7 @@ EXPERIMENTS = {
         ("appendix_a_batch_size",),
         (*AXES, "trainer.batch_size", "trainer.num_steps", "trainer.num_micro_batches"),
     ),
+    "initial_std": Experiment("the initial weights", "initial_std", ("initial_std",), (*AXES, "model.init_std")),
     "moments": Experiment("AdamW's moments", "moments", ("moments",), (*AXES, "optimizer.delayed_moment")),
     "strength": Experiment("the strength of error feedback", "strength", ("strength",), (*AXES, "correction.strength")),
     "probes": Experiment("staleness probes", "probes", ("probes",)),

@@ -43,6 +43,11 @@ def over_batch_size(frame: pd.DataFrame) -> pd.DataFrame:
     return _by_condition(frame, frame["tokens_seen"] / frame["num_steps"])
 
 
+def over_initial_std(frame: pd.DataFrame) -> pd.DataFrame:
+    """x: the standard deviation of the weights that a run starts from."""
+    return _by_condition(frame, frame["model.init_std"])
+
+
 def over_strength(frame: pd.DataFrame) -> pd.DataFrame:
     """x: lambda of error feedback; 0 is the delayed run without it. Series x and z: where the weights are read."""
     frame = _with_gap(frame, ["optimizer"])

@@ -145,6 +145,13 @@ FAMILIES = (
         _against(sweep_series.over_learning_rate, CONDITIONS, log_axis, "peak learning rate"),
     ),
     Family(
+        "initial_std",
+        "Initial weights",
+        f"The standard deviation of the weights that every run starts from. {BARS}",
+        "initial_std",
+        _against(sweep_series.over_initial_std, CONDITIONS, log_axis, "initial standard deviation"),
+    ),
+    Family(
         "strength",
         "Strength of error feedback",
         "The share λ of the last error that is fed back: 0 is the plain delay, 1 the paper's. The weights can be read "

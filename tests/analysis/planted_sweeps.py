@@ -17,6 +17,7 @@ def plant_all(runs_dir: Path) -> Path:
     """Every sweep below ``runs_dir``, which is returned."""
     for sweep in (plant_optimizers, plant_moe, plant_momentum, plant_depth, plant_learning_rate, plant_batch_size):
         sweep(runs_dir)
+    plant_initial_std(runs_dir)
     plant_strength(runs_dir)
     plant_probes(runs_dir)
     return runs_dir
@@ -71,6 +72,13 @@ def plant_batch_size(runs_dir: Path) -> None:
         for condition, gap in (("sync", 0.0), ("async", batch_size / 100)):
             loss = SYNC_LOSS + 1 / batch_size + gap
             _plant(runs_dir, "appendix_a_batch_size", "adamw", condition, loss, config, {"num_steps": num_steps})
+
+
+def plant_initial_std(runs_dir: Path) -> None:
+    """The gap is a hundredth over the standard deviation."""
+    for std in (0.02, 0.05, 0.1):
+        for condition, gap in (("sync", 0.0), ("async", 0.01 / std)):
+            _plant(runs_dir, "initial_std", "adamw", condition, SYNC_LOSS + gap, config={"model.init_std": std})
 
 
 def plant_strength(runs_dir: Path) -> None:

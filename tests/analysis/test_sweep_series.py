@@ -11,13 +11,22 @@ from planted_sweeps import (
     SYNC_LOSS,
     plant_batch_size,
     plant_depth,
+    plant_initial_std,
     plant_learning_rate,
     plant_momentum,
     plant_strength,
 )
 
 from experiments import load_experiments
-from sweep_series import COLUMNS, over_batch_size, over_depth, over_learning_rate, over_momentum, over_strength
+from sweep_series import (
+    COLUMNS,
+    over_batch_size,
+    over_depth,
+    over_initial_std,
+    over_learning_rate,
+    over_momentum,
+    over_strength,
+)
 
 
 def frame_of(runs_dir: Path, experiment: str) -> pd.DataFrame:
@@ -65,6 +74,12 @@ def test_a_search_of_synchronous_runs_alone_is_kept_whole(tmp_path: Path) -> Non
     frame = frame_of(tmp_path, "learning_rate")
     rows = over_learning_rate(frame[frame["condition"] == "sync"])
     assert set(rows["optimizer"]) == {"adamw", "soap"}
+
+
+def test_every_initial_standard_deviation_has_its_own_synchronous_run(tmp_path: Path) -> None:
+    plant_initial_std(tmp_path)
+    rows = over_initial_std(frame_of(tmp_path, "initial_std"))
+    assert gaps(rows, "adamw", "async") == pytest.approx({0.02: 0.5, 0.05: 0.2, 0.1: 0.1})
 
 
 def test_batches_are_counted_in_tokens(tmp_path: Path) -> None:
