@@ -79,15 +79,6 @@ EXPERIMENTS = {
     "probes": Experiment("staleness probes", "probes", ("probes",)),
 }
 
-# Names by which sweeps went before: their runs count as what the sweep is called now.
-EARLIER_NAMES = {
-    "lr_search": "appendix_a_learning_rate",
-    "table1": "table1_optimizers",
-    "tiny_moe": "table3_moe",
-    "figure4": "figure4_momentum",
-    "figure6": "figure6_pipedream",
-}
-
 # What stands for Tables 1 and 2 where their own sweeps have no runs, and no table otherwise.
 DEMO = "demo"
 
@@ -123,7 +114,7 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     experiment differ in more than its axes.
     """
     read = read_runs(runs_dir)
-    rows = [_now_called(row) for row in read.rows if scale in (None, row["model"])]
+    rows = [row for row in read.rows if scale in (None, row["model"])]
     models = ", ".join(sorted({row["model"] for row in read.rows}))
     require(bool(rows), "scale", scale, f"expected one of {models}, of which there are finished runs")
     sweeps_of = _sweeps(rows)
@@ -141,10 +132,6 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     accepted = f"expected runs of one of the sweeps {known}, or of one sweep alone; found {found}"
     require(any(frames.values()), "runs", runs_dir, accepted)
     return Experiments(runs_dir, frames, sorted(passed_over, key=lambda entry: entry.folder))
-
-
-def _now_called(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"sweep_name": EARLIER_NAMES.get(row["sweep_name"], row["sweep_name"])}
 
 
 def _sweep_scale(sweep: str, model: str | None) -> str | None:

@@ -58,11 +58,6 @@ def test_scales_are_frames_of_their_own(plant: PlantRun) -> None:
         load_experiments(root, scale="10b")
 
 
-def test_a_sweep_may_go_by_its_earlier_name(plant: PlantRun) -> None:
-    root = plant(sweep="figure6", config={"pipeline.num_stages": 4}).parent
-    assert list(load_experiments(root).frame("depth")["sweep_name"]) == ["figure6_pipedream"]
-
-
 def test_one_sweep_of_ones_own_stands_for_tables_1_and_2(planted_demo: Path) -> None:
     loaded = load_experiments(planted_demo)
     assert len(loaded.frame("optimizers")) == 18
