@@ -49,7 +49,7 @@ EXPERIMENTS = {
     "downstream": Experiment(
         "Table 4",
         "table4_downstream",
-        ("table4_downstream", "table3_moe"),  # whose runs it shares
+        ("table4_downstream", "table3_moe"),  # whose runs it shares; where none is scored, scored runs of Table 2 do
         then="python eval/run.py 'ckpt=runs/table3_moe/*' eval.data_root=data/benchmarks max_length=512",
     ),
     "momentum": Experiment(

@@ -1,6 +1,6 @@
 """Every figure from run folders: those of which there are runs, the schedules' timelines and the theory.
 
-    python analysis/make_figures.py [runs=runs/demo] [out=results] [scale=null] [json=false]
+    python analysis/make_figures.py [runs=runs] [out=results] [scale=null] [json=false]
 
 runs: a folder that holds run folders, at any depth: of one sweep, or of all (runs=runs).
 out: where each figure goes, as PNG and as SVG. scale: the name of a model; null takes all that there are.
@@ -23,7 +23,7 @@ from figures.style import save
 
 @dataclass
 class FiguresOptions:
-    runs: Path = Path("runs/demo")
+    runs: Path = Path("runs")
     out: Path = Path("results")
     scale: str | None = None
     json: bool = False

@@ -1,6 +1,6 @@
 """One page with every table, figure and claim, and where its runs come from: report.html, which opens offline.
 
-    python analysis/make_report.py [runs=runs/demo] [out=results] [scale=null] [num_stages=4] [num_micro_batches=4]
+    python analysis/make_report.py [runs=runs] [out=results] [scale=null] [num_stages=4] [num_micro_batches=4]
 
 runs: a folder that holds run folders, at any depth: of one sweep, or of all (runs=runs). out: where report.html goes.
 scale: the name of a model; null takes all that there are.
@@ -29,7 +29,7 @@ FILE_NAME = "report.html"
 
 @dataclass
 class ReportOptions:
-    runs: Path = Path("runs/demo")
+    runs: Path = Path("runs")
     out: Path = Path("results")
     scale: str | None = None
     num_stages: int = 4

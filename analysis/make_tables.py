@@ -1,6 +1,6 @@
 """Tables 1 to 4 of the paper from run folders, ours beside the paper's, and what asynchrony buys in time.
 
-    python analysis/make_tables.py [runs=runs/demo] [out=results] [scale=null] [json=false]
+    python analysis/make_tables.py [runs=runs] [out=results] [scale=null] [json=false]
                                    [num_stages=4] [num_micro_batches=4]
 
 runs: a folder that holds run folders, at any depth: of one sweep, or of all (runs=runs).
@@ -37,7 +37,7 @@ SUFFIXES = (".md", ".csv", ".tex")
 
 @dataclass
 class TablesOptions:
-    runs: Path = Path("runs/demo")
+    runs: Path = Path("runs")
     out: Path = Path("results")
     scale: str | None = None
     num_stages: int = 4
