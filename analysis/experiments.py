@@ -16,7 +16,7 @@ import pandas as pd
 import yaml
 
 from asyncpp.errors import require
-from runs import AXES, PassedOver, comparable, read_runs
+from runs import AXES, FailedRun, PassedOver, comparable, read_runs
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
 
@@ -86,11 +86,12 @@ DEMO = "demo"
 @dataclass(frozen=True)
 class Experiments:
     """frames: by experiment and scale (a model's name), as runs.comparable makes them. An experiment without runs has
-    no scales. passed_over: folders that count nowhere, and why."""
+    no scales. passed_over: folders that count nowhere, and why. failed: those of them that failed, by experiment."""
 
     runs_dir: Path
     frames: dict[str, dict[str, pd.DataFrame]]
     passed_over: list[PassedOver]
+    failed: dict[str, list[FailedRun]]
 
     def frame(self, experiment: str, scale: str | None = None) -> pd.DataFrame | None:
         """The runs of ``experiment`` at ``scale``, or at its only one; None where there are none.
@@ -119,10 +120,12 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     require(bool(rows), "scale", scale, f"expected one of {models}, of which there are finished runs")
     sweeps_of = _sweeps(rows)
     frames: dict[str, dict[str, pd.DataFrame]] = {}
+    failed: dict[str, list[FailedRun]] = {}
     passed_over = [*read.passed_over, *_of_no_experiment(runs_dir, rows, sweeps_of)]
     for name, experiment in EXPERIMENTS.items():
         frames[name] = {}
         own = [row for row in rows if row["sweep_name"] in sweeps_of[name]]
+        failed[name] = [run for run in read.failed if run.sweep_name in sweeps_of[name] and scale in (None, run.model)]
         for model in dict.fromkeys(row["model"] for row in own):
             loaded = comparable(runs_dir, [row for row in own if row["model"] == model], experiment.axes)
             frames[name][model] = loaded.frame
@@ -131,7 +134,7 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     known = ", ".join(sweep for experiment in EXPERIMENTS.values() for sweep in experiment.sweeps)
     accepted = f"expected runs of one of the sweeps {known}, or of one sweep alone; found {found}"
     require(any(frames.values()), "runs", runs_dir, accepted)
-    return Experiments(runs_dir, frames, sorted(passed_over, key=lambda entry: entry.folder))
+    return Experiments(runs_dir, frames, sorted(passed_over, key=lambda entry: entry.folder), failed)
 
 
 def _sweep_scale(sweep: str, model: str | None) -> str | None:

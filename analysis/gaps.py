@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -16,11 +17,11 @@ from significance import Interval, bootstrap_share, p_value, t_interval
 
 PAPER_FILE = Path(__file__).with_name("paper.yaml")
 
-# A gap up to this, in nats per token, is noise whatever its spread: printed losses carry three decimals, so that a
-# difference of two of them is off by up to 0.001.
+# A gap up to this, in nats per token, is noise whatever its spread: about what seeds do to a tiny model.
+SMALLEST_GAP = 0.01
+# The same for printed losses: they carry three decimals, so that a difference of two of them is off by up to 0.001.
 PRINTED_GAP = 0.002
-# The same for one seed alone, which tells nothing of its own noise: a little below what seeds do to a tiny model.
-SINGLE_SEED_GAP = 0.01
+ROUNDING = 0.0005  # of a printed loss, each way
 
 NO_GAP = "no gap"
 IN_NOISE = "in noise"
@@ -49,7 +50,8 @@ class Comparison:
     missing, as everywhere here.
     recovered: (async - async_ef) / (async - sync) of the means over the seeds that all three have, with a bootstrap
     interval; its spread is that of the seeds' own shares. Both are None where one of them is undefined.
-    undefined: NO_GAP or IN_NOISE, where the gap of those seeds is too small for a share to mean anything.
+    undefined: NO_GAP or IN_NOISE, where the gap of those seeds is too small, or not clear of zero by its interval, for
+    a share to mean anything.
     """
 
     losses: Mapping[str, Estimate | None]
@@ -62,14 +64,14 @@ class Comparison:
         return asdict(self)
 
 
-def compare(losses: pd.DataFrame, single_seed_gap: float = SINGLE_SEED_GAP) -> Comparison:
+def compare(losses: pd.DataFrame, smallest_gap: float = SMALLEST_GAP) -> Comparison:
     """Compare the conditions of one optimizer.
 
     losses: a row a seed, a column a condition (``sync``, ``async``, ``async_ef``), NaN where a run is missing.
-    single_seed_gap: a gap of one seed alone counts from here on.
+    smallest_gap: in nats per token; the share of a smaller one is undefined.
     """
     losses = losses.reindex(columns=list(CONDITIONS))
-    recovered, undefined = _recovered(losses.dropna(), single_seed_gap)
+    recovered, undefined = _recovered(losses.dropna(), smallest_gap)
     gap = tested(losses["async"] - losses["sync"])
     return Comparison({name: _estimate(losses[name]) for name in CONDITIONS}, gap, recovered, undefined)
 
@@ -111,7 +113,18 @@ def _of_the_paper(entry: Mapping[str, Any]) -> tuple[Comparison, str] | None:
     losses = {name: entry.get(name) for name in CONDITIONS}
     if all(loss is None for loss in losses.values()):
         return None
-    return compare(pd.DataFrame([losses], dtype=float), single_seed_gap=PRINTED_GAP), entry["mark"]
+    comparison = compare(pd.DataFrame([losses], dtype=float), smallest_gap=PRINTED_GAP)
+    if comparison.recovered is None:
+        return comparison, entry["mark"]
+    recovered = replace(comparison.recovered, interval=_share_within_rounding(losses))
+    return replace(comparison, recovered=recovered), entry["mark"]
+
+
+def _share_within_rounding(losses: Mapping[str, Any]) -> Interval:
+    """The shares that losses can have which print as ``losses``."""
+    sync, late, corrected = ((losses[name] - ROUNDING, losses[name] + ROUNDING) for name in CONDITIONS)
+    corners = [(y - z) / (y - x) for x, y, z in itertools.product(sync, late, corrected)]
+    return Interval(min(corners), max(corners))
 
 
 def _estimate(values: pd.Series) -> Estimate | None:
@@ -121,18 +134,18 @@ def _estimate(values: pd.Series) -> Estimate | None:
     return Estimate(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None, len(values))
 
 
-def _recovered(losses: pd.DataFrame, single_seed_gap: float) -> tuple[Estimate | None, str | None]:
+def _recovered(losses: pd.DataFrame, smallest_gap: float) -> tuple[Estimate | None, str | None]:
     """The recovered share of the seeds that have all three conditions, or why it is undefined."""
     gaps = losses["async"] - losses["sync"]
     gains = losses["async"] - losses["async_ef"]
-    gap = _estimate(gaps)
+    gap = tested(gaps)
     if gap is None:
         return None, None
     if gap.mean <= 0.0:
         return None, NO_GAP
-    if gap.mean <= (single_seed_gap if gap.spread is None else max(PRINTED_GAP, gap.spread)):
+    if gap.mean <= smallest_gap or (gap.interval is not None and gap.interval.low <= 0.0):
         return None, IN_NOISE
     shares = _estimate(gains / gaps)
-    spread = shares.spread if shares and (gaps > PRINTED_GAP).all() else None
-    interval = bootstrap_share(gains.to_numpy(), gaps.to_numpy(), PRINTED_GAP)
+    spread = shares.spread if shares and (gaps > smallest_gap).all() else None
+    interval = bootstrap_share(gains.to_numpy(), gaps.to_numpy(), smallest_gap)
     return Estimate(float(gains.mean()) / gap.mean, spread, gap.num_seeds, interval), None

@@ -98,7 +98,7 @@ def make_documents(experiments: Experiments, num_stages: int, num_micro_batches:
     num_stages, num_micro_batches: of the pipeline whose schedules are compared.
     """
     documents = []
-    tables = make_tables(experiments.frames)
+    tables = make_tables(experiments)
     for index, table in enumerate(tables):
         # Table 2 is of Table 1's runs, and its columns include them: one legend serves both
         has_legend = all(other.settings != table.settings for other in tables[index + 1 :])

@@ -66,6 +66,22 @@ class PassedOver:
 
 
 @dataclass(frozen=True)
+class FailedRun:
+    """A run that ended without a result, by divergence or an error: a result itself, though in no mean.
+
+    condition: what it would have counted as. reason: in the words of its summary.
+    """
+
+    sweep_name: str
+    model: str
+    optimizer: str
+    condition: str
+    seed: int
+    folder: Path
+    reason: str
+
+
+@dataclass(frozen=True)
 class LoadedRuns:
     """``frame``: a row a usable run, with the summary's fields, ``condition``, ``folder`` (a path), and a column for
     each axis that is a key of the configuration (None where a run has no such key; lists as tuples)."""
@@ -76,11 +92,15 @@ class LoadedRuns:
 
 @dataclass(frozen=True)
 class ReadRuns:
-    """Every usable run below ``runs_dir``, in order of their paths, its configuration included."""
+    """Every usable run below ``runs_dir``, in order of their paths, its configuration included.
+
+    failed: those of the runs that were passed over that say which experiment they failed at.
+    """
 
     runs_dir: Path
     rows: list[dict[str, Any]]
     passed_over: list[PassedOver]
+    failed: list[FailedRun]
 
 
 class UnusableRun(Exception):
@@ -96,6 +116,7 @@ def read_runs(runs_dir: Path) -> ReadRuns:
     require(runs_dir.is_dir(), "runs", runs_dir, "expected a folder that holds run folders")
     passed_over = [PassedOver(folder, f"no {CONFIG_FILE}") for folder in _folders_without_config(runs_dir)]
     rows: dict[Hashable, dict[str, Any]] = {}
+    failed = []
     for run in find_runs(runs_dir):
         try:
             row = _read(run)
@@ -104,8 +125,9 @@ def read_runs(runs_dir: Path) -> ReadRuns:
                 raise UnusableRun(f"duplicate of {first['folder'].relative_to(runs_dir)}{_other_loss(row, first)}")
         except UnusableRun as reason:
             passed_over.append(PassedOver(run.folder, str(reason)))
+            failed += _failed(run)
     require(bool(rows), "runs", runs_dir, f"expected at least one finished run{_examples(passed_over, runs_dir)}")
-    return ReadRuns(runs_dir, list(rows.values()), passed_over)
+    return ReadRuns(runs_dir, list(rows.values()), passed_over, failed)
 
 
 def comparable(where: Path, rows: Sequence[dict[str, Any]], axes: Sequence[str] = AXES) -> LoadedRuns:
@@ -173,6 +195,21 @@ def _read(run: Run) -> dict[str, Any]:
     row["folder"] = run.folder
     row["config"] = read_config(run.folder / CONFIG_FILE)
     return row
+
+
+def _failed(run: Run) -> Iterator[FailedRun]:
+    """The run, if it failed and its summary says what it was to be."""
+    summary = run.summary
+    if summary is None or summary.get("status") != Status.FAILED:
+        return
+    try:
+        staleness = STALENESS_OF_DELAY.get(summary["delay"], math.nan)
+        name = condition(staleness, summary["correction"], summary["delay"])
+        sweep = str(summary.get("sweep_name") or run.folder.parent.name)
+        names = (sweep, summary["model"], summary["optimizer"], name)
+        yield FailedRun(*names, int(summary["seed"]), run.folder, str(summary.get("error")))
+    except (KeyError, TypeError, ValueError):
+        return
 
 
 def read_config(path: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from gaps import IN_NOISE, NO_GAP, SINGLE_SEED_GAP, Comparison, Estimate, paper
+from gaps import IN_NOISE, NO_GAP, SMALLEST_GAP, Comparison, Estimate, paper
 from labels import CONDITIONS, optimizer_title
 from tables import Row, Table
 
@@ -45,7 +45,7 @@ def markdown_legend(table: Table) -> str:
 
 def markdown_missing(table: Table) -> str:
     """A list of what has no runs yet, with the commands that make them; empty where there is nothing."""
-    lines = wrapped([f"No runs yet: {missing}" for missing in table.missing])
+    lines = wrapped(table.missing)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -83,22 +83,29 @@ def _legend(table: Table) -> list[str]:
     notes = [
         "Validation loss in nats per token, lower is better; gap = async - sync, paired by seed; "
         f"* its p-value is below {SIGNIFICANT} (Student's t over seeds).",
-        f"ours: {'; '.join(table.settings)}; mean ±sample standard deviation over n seeds, column by column where n "
-        "differs.",
+        f"ours: {'; '.join(table.settings)}; mean ±sample standard deviation over n seeds, condition by condition "
+        "where n differs; (n=2): a gap or a share over fewer seeds than that, those that have both sides.",
         f"paper: {numbers['source']}, {table.paper_setting}; {marks}. Compare patterns, not values.",
     ]
     if table.has_recovered:
         notes.insert(
             1,
-            "recovered = (async - async with EF) / gap, computed from the losses, the paper's too; [95 % bootstrap "
-            "interval over seeds, which with three seeds is their range and covers the truth 70 times in 100].",
+            "recovered = (async - async with EF) / gap, computed from the losses, the paper's too; ours with [95 % "
+            "bootstrap interval over seeds, from three on, which with three is their range and covers the truth 70 "
+            f"times in 100], the paper's with [what its rounding allows]{_printed_shares()}.",
         )
         reasons = {row.ours.undefined for row in table.rows if row.ours}
         if NO_GAP in reasons:
             notes.append(f"{NO_GAP}: async is not worse than sync, so there is nothing to recover.")
         if IN_NOISE in reasons:
-            notes.append(f"{IN_NOISE}: the gap is within its spread over seeds (one seed: within {SINGLE_SEED_GAP}).")
+            notes.append(f"{IN_NOISE}: the gap is {SMALLEST_GAP} or less, or its 95 % interval contains 0.")
     return notes
+
+
+def _printed_shares() -> str:
+    """Shares that the paper prints, and that its losses do not give."""
+    printed = paper()["small_model"]["printed_recovered_fraction"]
+    return "".join(f"; it prints {entry['value']:.0%} for {optimizer_title(name)}" for name, entry in printed.items())
 
 
 def _source(table: Table, row: Row) -> str:
@@ -108,15 +115,16 @@ def _source(table: Table, row: Row) -> str:
 
 def _cells(table: Table, comparison: Comparison | None, is_ours: bool) -> list[str]:
     undefined = comparison.undefined if comparison else None
+    fullest = max((table.num_seeds(comparison, name) for name in table.conditions), default=0)
     cells = []
     for name, estimate in zip(table.columns, table.estimates(comparison), strict=True):
         is_share = name == "recovered_fraction"
         if estimate is None:
             cells.append(undefined if is_share and undefined else MISSING)
-        elif is_share:
-            cells.append(_share(estimate))
-        else:
-            cells.append(estimate_text(estimate, 3) if is_ours else f"{estimate.mean:.3f}")
+            continue
+        text = _share(estimate) if is_share else estimate_text(estimate, 3) if is_ours else f"{estimate.mean:.3f}"
+        is_paired = name not in table.conditions
+        cells.append(f"{text} (n={estimate.num_seeds})" if is_paired and estimate.num_seeds < fullest else text)
     return cells
 
 
@@ -137,8 +145,7 @@ def _seeds(table: Table, comparison: Comparison | None) -> str:
     """``3``, or ``3/2/3`` where the conditions have different numbers of seeds."""
     if comparison is None:
         return "0"
-    estimates = [comparison.losses[name] for name in table.conditions]
-    counts = [str(estimate.num_seeds if estimate else 0) for estimate in estimates]
+    counts = [str(table.num_seeds(comparison, name)) for name in table.conditions]
     return counts[0] if len(set(counts)) == 1 else "/".join(counts)
 
 

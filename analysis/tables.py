@@ -3,15 +3,17 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from experiments import EXPERIMENTS, Experiment
+from experiments import EXPERIMENTS, Experiment, Experiments
 from gaps import Comparison, Estimate, compare_optimizers, paper, paper_comparison, paper_moe_comparison
 from labels import CONDITIONS, OPTIMIZERS, in_order, optimizer_title
+from runs import FailedRun
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Row:
 class Table:
     """file_name: without a suffix. settings: what our runs of each scale have in common. conditions: the columns of
     losses. has_recovered: whether the share of the gap that EF recovers is a column, too. paper_setting: the paper's
-    model and data. missing: what has no run yet, with the command that makes it."""
+    model and data. missing: what has no run yet, with the command that makes it, and what failed."""
 
     file_name: str
     title: str
@@ -60,6 +62,11 @@ class Table:
         known = {**comparison.losses, "gap": comparison.gap, "recovered_fraction": comparison.recovered}
         return [known[name] for name in self.columns]
 
+    def num_seeds(self, comparison: Comparison | None, condition: str) -> int:
+        """Of a condition's mean."""
+        estimate = comparison.losses[condition] if comparison else None
+        return estimate.num_seeds if estimate else 0
+
     def records(self) -> list[dict[str, Any]]:
         """The rows as plain values, for CSV and JSON: None where there is none, the paper's under ``paper_``."""
         return [self._record(row) for row in self.rows]
@@ -83,8 +90,9 @@ class Table:
         return record | {"paper_mark": row.mark}
 
 
-def make_tables(frames: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[Table]:
-    """Tables 1, 2 and 3 of Experiments.frames: those of which there are runs that can be compared."""
+def make_tables(experiments: Experiments) -> list[Table]:
+    """Tables 1, 2 and 3: those of which there are runs that can be compared."""
+    frames, failed = experiments.frames, experiments.failed
     small, large = paper()["small_model"]["setting"], paper()["large_model"]["setting"]
     tables = []
     rows, settings = _rows(frames["optimizers"])
@@ -93,7 +101,7 @@ def make_tables(frames: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[Table]
             ("table1", "Table 1. What a one-step gradient delay costs", ("sync", "async"), False),
             ("table2", "Table 2. What error feedback (EF) wins back", ("sync", "async", "async_ef"), True),
         ):
-            missing = _incomplete(rows, frames["optimizers"], conditions, EXPERIMENTS["optimizers"])
+            missing = _incomplete(frames["optimizers"], failed["optimizers"], conditions, EXPERIMENTS["optimizers"])
             tables.append(Table(name, title, settings, rows, conditions, has_recovered, small, missing))
         tables[-1].missing.extend(_not_run(rows))
     rows, settings = _rows(frames["moe"])
@@ -102,7 +110,7 @@ def make_tables(frames: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[Table]
         theirs, mark = paper_moe_comparison() or (None, None)
         title = "Table 3. The same for a mixture of experts"
         conditions = ("sync", "async", "async_ef")
-        missing = _incomplete(rows, frames["moe"], conditions, EXPERIMENTS["moe"])
+        missing = _incomplete(frames["moe"], failed["moe"], conditions, EXPERIMENTS["moe"])
         rows.append(Row(None, None, None, theirs, mark))
         tables.append(Table("table3", title, settings, rows, conditions, True, large, missing))
     return tables
@@ -141,35 +149,46 @@ def _rows(frames: Mapping[str, pd.DataFrame]) -> tuple[list[Row], list[str]]:
 
 
 def _incomplete(
-    rows: Iterable[Row], frames: Mapping[str, pd.DataFrame], conditions: tuple[str, ...], experiment: Experiment
+    frames: Mapping[str, pd.DataFrame],
+    failed: Sequence[FailedRun],
+    conditions: tuple[str, ...],
+    experiment: Experiment,
 ) -> list[str]:
-    """At each scale the cells with fewer seeds than the fullest one, and what would fill them."""
+    """At each scale the seeds that a cell lacks and another has, and what would make them; and the runs that failed,
+    which no command makes good."""
     missing = []
     for model, frame in frames.items():
-        counts = {
-            f"{optimizer_title(str(row.optimizer))} {CONDITIONS[name]}": _num_seeds(row.ours, name)
-            for row in rows
-            if row.model == model and row.ours is not None
-            for name in conditions
-        }
-        fullest = max(counts.values(), default=0)
-        short = [f"{cell} ({count} of {fullest})" for cell, count in counts.items() if count < fullest]
+        there = frame[frame["condition"].isin(list(CONDITIONS))]
+        lost = [run for run in failed if run.model == model and run.condition in conditions]
+        seeds = {int(seed) for seed in there["seed"]}
+        short = []
+        for optimizer, condition in itertools.product(in_order(there["optimizer"]), conditions):
+            own = there[(there["optimizer"] == optimizer) & (there["condition"] == condition)]
+            gone = {run.seed for run in lost if (run.optimizer, run.condition) == (optimizer, condition)}
+            if absent := sorted(seeds - {int(seed) for seed in own["seed"]} - gone):
+                short.append(f"{_cell(optimizer, condition)} ({_seeds(absent)})")
         if short:
-            seeds = sorted({int(seed) for seed in frame["seed"]})
             sweep = str(frame["sweep_name"].iloc[0])
-            named = f"python -m asyncpp.sweep run {sweep} seeds=[{','.join(str(seed) for seed in seeds)}]"
-            command = experiment.command(model, seeds) if sweep in experiment.sweeps else named
-            missing.append(f"{', '.join(short)}: {command}")
+            named = f"python -m asyncpp.sweep run {sweep} seeds=[{','.join(str(seed) for seed in sorted(seeds))}]"
+            command = experiment.command(model, sorted(seeds)) if sweep in experiment.sweeps else named
+            missing.append(f"No runs yet: {', '.join(short)}: {command}")
+        missing += [
+            f"In no mean, as it failed: {_cell(run.optimizer, run.condition)} ({_seeds([run.seed])}): {run.reason}"
+            for run in lost
+        ]
     return missing
 
 
-def _num_seeds(comparison: Comparison, condition: str) -> int:
-    estimate = comparison.losses[condition]
-    return estimate.num_seeds if estimate else 0
+def _cell(optimizer: str, condition: str) -> str:
+    return f"{optimizer_title(optimizer)} {CONDITIONS[condition]}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(str(seed) for seed in seeds)}"
 
 
 def _not_run(rows: Iterable[Row]) -> list[str]:
     """The paper's optimizers of which there is no run, and what would make them."""
     there = {row.optimizer for row in rows}
     absent = [OPTIMIZERS[name] for name in paper()["small_model"]["losses"] if name not in there]
-    return [f"{', '.join(absent)}: {EXPERIMENTS['optimizers'].command()}"] if absent else []
+    return [f"No runs yet: {', '.join(absent)}: {EXPERIMENTS['optimizers'].command()}"] if absent else []

@@ -24,7 +24,7 @@ def run(*arguments: str) -> int:
 
 
 def tables_of(runs_dir: Path) -> list[Table]:
-    return make_tables(load_experiments(runs_dir).frames)
+    return make_tables(load_experiments(runs_dir))
 
 
 def cells(markdown: str) -> list[list[str]]:
@@ -46,9 +46,9 @@ def test_markdown_of_planted_gaps(planted_demo: Path) -> None:
     assert cells(to_markdown(table2)) == [
         ["optimizer", "source", "sync", "async", "async + EF", "gap", "recovered"],
         ["AdamW", "ours n=3", "4.400 ±0.020", "5.200 ±0.020", "4.800 ±0.020", "0.800 ±0.000 *", "50 % [50, 50]"],
-        ["", "paper [S]", "2.612", "2.890", "2.640", "0.278", "90 %"],
+        ["", "paper [S]", "2.612", "2.890", "2.640", "0.278", "90 % [90, 90]"],
         ["Muon", "ours n=3", "4.400 ±0.020", "4.500 ±0.020", "4.425 ±0.020", "0.100 ±0.000 *", "75 % [75, 75]"],
-        ["", "paper [P]", "2.578", "2.590", "2.583", "0.012", "58 %"],
+        ["", "paper [P]", "2.578", "2.590", "2.583", "0.012", "58 % [50, 67]"],
     ]
 
 
@@ -56,12 +56,13 @@ def test_missing_cells_are_dashes_and_unequal_seeds_are_shown(plant: PlantRun) -
     for seed in range(2):
         plant(optimizer="lion", seed=seed, val_loss=4.0 + seed)
     plant(optimizer="lion", delay="one_step", seed=1, val_loss=5.5)
+    plant(optimizer="lion", delay="one_step", seed=7, val_loss=5.7)
     runs_dir = plant(optimizer="soap", delay="one_step", correction="ef").parent
     _, table2 = tables_of(runs_dir)
     assert cells(to_markdown(table2))[1:] == [
         ["SOAP", "ours n=0/0/1", MISSING, MISSING, "4.000", MISSING, MISSING],
-        ["", "paper [S]", "2.581", "2.608", "2.590", "0.027", "67 %"],
-        ["Lion", "ours n=2/1/0", "4.500 ±0.707", "5.500", MISSING, "0.500", MISSING],
+        ["", "paper [S]", "2.581", "2.608", "2.590", "0.027", "67 % [63, 70]"],
+        ["Lion", "ours n=2/2/0", "4.500 ±0.707", "5.600 ±0.141", MISSING, "0.500 (n=1)", MISSING],
     ]
 
 
@@ -106,14 +107,14 @@ def test_table_3_is_the_mixture_of_experts_with_the_papers_own_line(plant: Plant
     (table3,) = tables_of(runs_dir)
     assert table3.file_name == "table3"
     assert cells(to_markdown(table3))[1:] == [
-        ["Muon", "ours n=2", "4.050 ±0.071", "4.150 ±0.071", "4.100 ±0.071", "0.100 ±0.000 *", "50 % [50, 50]"],
-        ["", "paper [S]", "1.906", "1.911", "1.906", "0.005", "100 %"],
+        ["Muon", "ours n=2", "4.050 ±0.071", "4.150 ±0.071", "4.100 ±0.071", "0.100 ±0.000 *", "50 %"],
+        ["", "paper [S]", "1.906", "1.911", "1.906", "0.005", "100 % [80, 125]"],
     ]
     assert "10B mixture of experts" in to_markdown(table3)
     frame = pd.DataFrame(table3.records())
     assert list(frame["paper_async"].dropna()) == [1.911]
     lines = to_latex(table3).splitlines()
-    assert r"-- & -- & -- & -- & -- & -- & 0 & 1.906 & 1.911 & 1.906 & 0.005 & 100 \% & S \\" in lines
+    assert r"-- & -- & -- & -- & -- & -- & 0 & 1.906 & 1.911 & 1.906 & 0.005 & 100 \% [80, 125] & S \\" in lines
 
 
 def test_scales_are_lines_of_one_optimizer(plant: PlantRun) -> None:
@@ -138,16 +139,37 @@ def test_a_missing_cell_says_what_fills_it(plant: PlantRun) -> None:
     runs_dir = plant_conditions(plant, {"sync": 4.0}, sweep="table1_optimizers", optimizer="muon")
     table1, table2 = tables_of(runs_dir)
     command = "python -m asyncpp.sweep run table2_error_feedback seeds=[0,1]"
-    assert table1.missing == [f"Muon async (0 of 2): {command}"]
-    assert table2.missing[0] == f"Muon async (0 of 2), Muon async + EF (0 of 2): {command}"
-    assert table2.missing[1].startswith("NorMuon, SOAP, Adan, Lion, MARS: python -m asyncpp.sweep run ")
-    assert "No runs yet: Muon async (0 of 2)" in to_markdown(table1).replace("\n  ", " ")
+    assert table1.missing == [f"No runs yet: Muon async (seeds 0, 1): {command}"]
+    assert table2.missing[0] == f"No runs yet: Muon async (seeds 0, 1), Muon async + EF (seeds 0, 1): {command}"
+    assert table2.missing[1].startswith("No runs yet: NorMuon, SOAP, Adan, Lion, MARS: python -m asyncpp.sweep run ")
+    assert "No runs yet: Muon async (seeds 0, 1)" in to_markdown(table1).replace("\n  ", " ")
 
 
 def test_a_missing_cell_of_another_sweep_names_that_sweep(plant: PlantRun) -> None:
     runs_dir = plant_conditions(plant, {"sync": 4.0}, sweep="mine")
     table1, _ = tables_of(runs_dir)
-    assert table1.missing == ["AdamW async (0 of 2): python -m asyncpp.sweep run mine seeds=[0,1]"]
+    assert table1.missing == ["No runs yet: AdamW async (seeds 0, 1): python -m asyncpp.sweep run mine seeds=[0,1]"]
+
+
+def test_seeds_without_a_partner_are_missing_though_every_cell_has_as_many(plant: PlantRun) -> None:
+    for seed in (0, 1, 2):
+        plant(seed=seed, sweep="table1_optimizers")
+    for seed in (0, 1, 3):
+        runs_dir = plant(delay="one_step", seed=seed, val_loss=5.0, sweep="table1_optimizers").parent
+    table1, _ = tables_of(runs_dir)
+    command = "python -m asyncpp.sweep run table2_error_feedback seeds=[0,1,2,3]"
+    assert table1.missing[0] == f"No runs yet: AdamW sync (seed 3), AdamW async (seed 2): {command}"
+    assert cells(to_markdown(table1))[1][-1].endswith("(n=2)")
+
+
+def test_a_run_that_failed_is_said_to_have_failed_and_no_command_repeats_it(plant: PlantRun) -> None:
+    for seed in (0, 1, 2):
+        plant(seed=seed, sweep="table1_optimizers")
+        failed = {"status": "failed", "error": "validation loss is nan"} if seed == 2 else None
+        runs_dir = plant(delay="one_step", seed=seed, val_loss=5.0, sweep="table1_optimizers", summary=failed).parent
+    table1, _ = tables_of(runs_dir)
+    assert table1.missing[0] == "In no mean, as it failed: AdamW async (seed 2): validation loss is nan"
+    assert not any("AdamW" in line for line in table1.missing[1:])
 
 
 def test_gaps_come_with_p_values_and_intervals(planted_demo: Path) -> None:
@@ -217,7 +239,7 @@ def test_json_is_one_document(planted_demo: Path, tmp_path: Path, capsys: pytest
     assert rows["adamw"]["paper_async"] == 2.89
     assert all("no finite validation curve" in entry["reason"] for entry in document["passed_over"])
     assert [line.partition(":")[0] for line in document["not_made"]] == ["Table 3", "Table 4"]
-    assert document["table2"]["missing"][0].startswith("NorMuon, ")
+    assert document["table2"]["missing"][0].startswith("No runs yet: NorMuon, ")
     assert all(Path(file).is_file() for file in document["files"])
     assert len(document["files"]) == 6
 
