@@ -26,13 +26,15 @@ class Experiment:
     """makes: what a reader gets from it, in words. run: the sweep that makes all of its runs.
 
     sweeps: whose runs are taken together; a sweep may put its runs into another one's folder. axes: what the runs may
-    differ in, as for runs.comparable. then: what has to be done with the runs before anything is made of them.
+    differ in, as for runs.comparable. equal_tokens: whether all runs of a scale must have seen as many tokens, up to a
+    last batch. then: what has to be done with the runs before anything is made of them.
     """
 
     makes: str
     run: str
     sweeps: tuple[str, ...]
     axes: tuple[str, ...] = AXES
+    equal_tokens: bool = False
     then: str | None = None
 
     def command(self, scale: str | None = None, seeds: Sequence[int] | None = None) -> str:
@@ -72,6 +74,7 @@ EXPERIMENTS = {
         "appendix_a_batch_size",
         ("appendix_a_batch_size",),
         (*AXES, "trainer.batch_size", "trainer.num_steps", "trainer.num_micro_batches"),
+        equal_tokens=True,
     ),
     "initial_std": Experiment("the initial weights", "initial_std", ("initial_std",), (*AXES, "model.init_std")),
     "moments": Experiment("AdamW's moments", "moments", ("moments",), (*AXES, "optimizer.delayed_moment")),
@@ -128,6 +131,8 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
         failed[name] = [run for run in read.failed if run.sweep_name in sweeps_of[name] and scale in (None, run.model)]
         for model in dict.fromkeys(row["model"] for row in own):
             loaded = comparable(runs_dir, [row for row in own if row["model"] == model], experiment.axes)
+            if experiment.equal_tokens:
+                _require_equal_tokens(runs_dir, loaded.frame)
             frames[name][model] = loaded.frame
             passed_over += loaded.passed_over
     found = ", ".join(sorted({row["sweep_name"] for row in rows}))
@@ -135,6 +140,15 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     accepted = f"expected runs of one of the sweeps {known}, or of one sweep alone; found {found}"
     require(any(frames.values()), "runs", runs_dir, accepted)
     return Experiments(runs_dir, frames, sorted(passed_over, key=lambda entry: entry.folder), failed)
+
+
+def _require_equal_tokens(runs_dir: Path, frame: pd.DataFrame) -> None:
+    """Batches of other sizes end at other multiples: a batch more or less is equal."""
+    tokens, batch_tokens = frame["tokens_seen"], frame["tokens_seen"] / frame["num_steps"]
+    fewest, most = frame.loc[tokens.idxmin()], frame.loc[tokens.idxmax()]
+    sizes = " and ".join(f"{row['tokens_seen']:,} tokens ({row['folder'].name})" for row in (fewest, most))
+    accepted = f"expected as many tokens for every batch size, trainer.batch_size x trainer.num_steps; found {sizes}"
+    require(tokens.max() - tokens.min() <= batch_tokens.max(), "runs", runs_dir, accepted)
 
 
 def _sweep_scale(sweep: str, model: str | None) -> str | None:

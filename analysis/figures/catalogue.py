@@ -126,6 +126,7 @@ FAMILIES = (
         "depth",
         "Depth of the pipeline (claim C6, the paper's Figure 6)",
         "PipeDream-2BW delays every gradient by one update at any depth P; PipeDream by P - 1 - s updates on stage s. "
+        "The tiny model has eight layers here, to make room for eight stages. "
         f"{BARS}",
         "depth",
         _against(sweep_series.over_depth, sweep_series.DEPTH_TITLES, log_axis, "pipeline stages P"),

@@ -11,6 +11,7 @@ from labels import in_order, optimizer_title
 from ledger.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
 
 DEGRADES = "degrades badly"
+NO_WORD = "below the threshold (no word of the paper is known)"
 
 
 def gap_between_words() -> float:
@@ -37,7 +38,7 @@ def judge_optimizers(frame: pd.DataFrame) -> list[Statement]:
         degrades = words.get(optimizer) == DEGRADES
         statements.append(
             judge(
-                f"{optimizer_title(optimizer)}: {words.get(optimizer, 'robust (the paper does not say)')}",
+                f"{optimizer_title(optimizer)}: {words.get(optimizer, NO_WORD)}",
                 gap,
                 gap - limit if degrades else limit - gap,
                 unit="nats",

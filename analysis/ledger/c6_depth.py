@@ -29,7 +29,11 @@ def judge_depth(frame: pd.DataFrame) -> list[Statement]:
             text = f"{title}: a constant delay of one step loses no more with {last} stages than with {first}"
             runs = names_of(own[own["condition"] == "async"])
             threshold = f"< {limit:g}"
-            statements.append(judge(text, change, limit - change, unit="nats", threshold=threshold, runs=runs))
+            statement = judge(text, change, limit - change, unit="nats", threshold=threshold, runs=runs)
+            if len(change.dropna()) > 0 and (change.dropna() == 0.0).all():  # no test: seeds repeat one identity
+                reason = "the same to the last bit, as a simulated pipeline computes the same at every depth"
+                statement = replace(statement, verdict=Verdict.HOLDS, p_value=None, reason=reason)
+            statements.append(statement)
         if "pipedream" in stages and "sync" in stages:
             last = stages["pipedream"][-1]
             change = column(losses, ("pipedream", last)) - column(losses, ("sync", stages["sync"][0]))
@@ -50,7 +54,7 @@ RULE = Rule(
     "is flat where its loss in the deepest pipeline is less than that above its loss in the shallowest. PipeDream "
     "loses where its loss in the deepest pipeline is more than that above the synchronous one. A shallower pipeline "
     "than the paper's can show that PipeDream loses, but not that it does not. The claim holds where both are so for "
-    "every optimizer.",
+    "every optimizer. The tiny model has eight layers here, to make room for eight stages.",
     experiments=("depth",),
     judge=judge_depth,
 )

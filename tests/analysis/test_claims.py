@@ -184,16 +184,40 @@ def test_c2(gaps: tuple[float, float], verdict: Verdict) -> None:
     assert of(c2_momentum.judge_momentum, cells, seeds=1) is OPEN
 
 
+def test_c2_takes_the_seeds_that_have_all_momenta() -> None:
+    """A slope over two of four momenta is another quantity: 0.6 nats from 0.8 to 0.9, none from there on."""
+    gaps = {0.8: 0.9, 0.9: 0.3, 0.95: 0.3, 0.98: 0.3}
+    values = {"optimizer.betas": None}
+    cells = [
+        cell | {"optimizer.momentum": momentum}
+        for momentum, gap in gaps.items()
+        for cell in conditions("muon", gap, **values)
+    ]
+    whole = frame(cells, seeds=4)
+    partial = whole[(whole["seed"] < 3) | whole["optimizer.momentum"].isin([0.95, 0.98])]
+    (statement,) = c2_momentum.judge_momentum(partial)
+    (expected,) = c2_momentum.judge_momentum(whole[whole["seed"] < 3])
+    assert statement.effect == expected.effect
+    assert statement.effect.num_seeds == 3
+
+
 @pytest.mark.parametrize(
     ("ef_gap", "verdict"), [(0.2, HOLDS), (0.02, HOLDS), (-0.1, HOLDS), (0.6, FAILS), (0.9, FAILS), (0.4, OPEN)]
 )
 def test_c3(ef_gap: float, verdict: Verdict) -> None:
-    assert of(c3_error_feedback.judge_error_feedback, conditions("adamw", 0.8, ef_gap)) is verdict
+    others = conditions("muon", 0.05, 0.01) + conditions("soap", 0.05, 0.01)
+    assert of(c3_error_feedback.judge_error_feedback, conditions("adamw", 0.8, ef_gap) + others) is verdict
 
 
-def test_c3_is_open_where_there_is_no_gap() -> None:
-    (statement,) = c3_error_feedback.judge_error_feedback(frame(conditions("adamw", -0.1, 0.5)))
-    assert (statement.verdict, statement.reason) == (OPEN, "nothing to recover: no gap")
+def test_c3_does_not_judge_an_optimizer_without_a_gap_and_waits_for_one_that_was_not_run() -> None:
+    cells = conditions("adamw", 0.8, 0.1) + conditions("muon", 0.05, 0.01)
+    no_gap = conditions("adan", -0.1, 0.5)
+    assert of(c3_error_feedback.judge_error_feedback, cells + no_gap) is OPEN  # SOAP's share is known, and not ours
+    assert of(c3_error_feedback.judge_error_feedback, cells + no_gap + conditions("soap", 0.05, 0.01)) is HOLDS
+    adan = c3_error_feedback.judge_error_feedback(frame(cells + no_gap))[-1]
+    assert (adan.verdict, adan.reason, adan.counts) == (OPEN, "nothing to recover: no gap", False)
+    in_noise = c3_error_feedback.judge_error_feedback(frame(conditions("adan", 0.005, 0.001)))[-1]
+    assert (in_noise.verdict, in_noise.reason, in_noise.counts) == (OPEN, "nothing to recover: in noise", True)
 
 
 @pytest.mark.parametrize(("ef_gap", "verdict"), [(0.0, HOLDS), (-0.05, HOLDS), (0.02, FAILS), (0.0025, OPEN)])
@@ -248,6 +272,14 @@ def test_c6(constant: float, pipedream: float, num_stages: int, expected: Verdic
     ]
     cells = [{"optimizer": "muon"} | cell for cell in cells]
     assert of(c6_depth.judge_depth, cells) is expected
+
+
+def test_c6_says_where_depth_cannot_matter() -> None:
+    cells = [{"condition": "async", "pipeline.num_stages": stages, "loss": 4.1} for stages in (1, 8)]
+    same = pd.concat([frame([{"optimizer": "muon"} | cell]) for cell in cells])
+    (statement,) = c6_depth.judge_depth(same)
+    assert (statement.verdict, statement.p_value, statement.effect.mean) == (HOLDS, None, 0.0)
+    assert statement.reason.startswith("the same to the last bit")
 
 
 @pytest.mark.parametrize(

@@ -104,3 +104,16 @@ def test_a_command_names_the_scale_that_is_not_the_sweeps_first(tmp_path: Path, 
     moments = EXPERIMENTS["moments"]
     assert moments.command("135m", [0]) == "python -m asyncpp.sweep run moments scale=small seeds=[0]"
     assert moments.command("tiny") == moments.command("unheard_of") == "python -m asyncpp.sweep run moments"
+
+
+def test_batches_are_compared_over_as_many_tokens(plant: PlantRun) -> None:
+    sizes = {4: (1600, 102_400), 64: (100, 102_400)}
+    for batch_size, (num_steps, tokens) in sizes.items():
+        config = {"trainer.batch_size": batch_size, "trainer.num_steps": num_steps}
+        summary = {"num_steps": num_steps, "tokens_seen": tokens}
+        root = plant(sweep="appendix_a_batch_size", config=config, summary=summary).parent
+    assert len(load_experiments(root).frames["batch_size"]["tiny"]) == 2
+    config = {"trainer.batch_size": 16, "trainer.num_steps": 1600}
+    plant(sweep="appendix_a_batch_size", config=config, summary={"num_steps": 1600, "tokens_seen": 409_600})
+    with pytest.raises(ConfigError, match=r"expected as many tokens for every batch size.*102,400.*409,600"):
+        load_experiments(root)
