@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 
 from asyncpp.errors import require
-from asyncpp.records import METRICS_FILE, read_metrics
+from asyncpp.records import METRICS_FILE
 from labels import CONDITIONS
-from runs import PassedOver
+from metrics import series
+from runs import PassedOver, UnusableRun
 
 # Validation is the better curve where it was measured often enough to draw one.
 MIN_VALIDATIONS = 8
@@ -46,7 +47,7 @@ def loss_curves(frame: pd.DataFrame) -> LossCurves:
     for index, folder in compared["folder"].items():
         try:
             losses[index] = _losses(folder)
-        except ValueError as reason:
+        except UnusableRun as reason:
             passed_over.append(PassedOver(folder, str(reason)))
     accepted = f"expected runs of Tables 1 and 2 with a {METRICS_FILE}"
     require(bool(losses), "runs", ", ".join(str(folder) for folder in compared["folder"][:3]), accepted)
@@ -62,15 +63,8 @@ def loss_curves(frame: pd.DataFrame) -> LossCurves:
 
 
 def _losses(folder: Path) -> tuple[pd.Series, pd.Series]:
-    """Validation and training losses by step. Raises ValueError where there are none that can be read."""
-    try:
-        rows = list(read_metrics(folder / METRICS_FILE))
-        validation, training = (
-            pd.Series({row["step"]: row[key] for row in rows if key in row}, dtype=float)
-            for key in ("val/loss", "train/loss")
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ValueError(f"{METRICS_FILE} cannot be read") from None
+    """Validation and training losses by step. Raises UnusableRun where there are none that can be read."""
+    validation, training = series(folder, "val/loss", "train/loss")
     if training.empty:
-        raise ValueError(f"{METRICS_FILE} has no losses")
+        raise UnusableRun(f"{METRICS_FILE} has no losses")
     return validation, training

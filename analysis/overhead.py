@@ -6,7 +6,6 @@ compared is the worse of the two final ones, which both runs have been at.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -15,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from asyncpp.records import METRICS_FILE
 from asyncpp.schedule.builders import build
 from asyncpp.schedule.timeline import timeline
-from runs import UNREADABLE
+from metrics import series
+from runs import UnusableRun
 
 VALIDATION_KEY = "val/loss"
 NUM_BATCHES = 4  # of the shorter of two schedules that are timed: the longer one has one more, as long as any
@@ -41,15 +40,11 @@ class Overhead:
 
 def validation_curve(folder: Path, tokens_of_step: float) -> pd.Series | None:
     """Validation losses by tokens seen, of the run in ``folder``. None where there are none to be read."""
-    losses: dict[float, float] = {}
     try:
-        for line in (folder / METRICS_FILE).read_bytes().splitlines(keepends=True):
-            if VALIDATION_KEY.encode() in line and line.endswith(b"\n"):  # a last line without one was cut
-                row = json.loads(line)
-                losses[row["step"] * tokens_of_step] = float(row[VALIDATION_KEY])
-    except UNREADABLE:
+        (losses,) = series(folder, VALIDATION_KEY, containing=VALIDATION_KEY)  # a row in a hundred has one
+    except UnusableRun:
         return None
-    curve = pd.Series(losses, dtype=float).sort_index()
+    curve = losses.set_axis(losses.index * tokens_of_step).sort_index()
     return curve if len(curve) and np.isfinite(curve).all() else None
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from asyncpp.errors import require
-from asyncpp.records import METRICS_FILE, read_metrics
-from runs import PassedOver
+from metrics import measurements
+from runs import PassedOver, UnusableRun
 
 PREFIX = "probe/"
 # What asyncpp.trainer.probes writes: key and printed name, cosines in [-1, 1] and a ratio.
@@ -39,7 +39,7 @@ def staleness_probes(runs: pd.DataFrame) -> Probes:
     for run in runs.to_dict("records"):
         try:
             rows += _of_run(run)
-        except ValueError as reason:
+        except UnusableRun as reason:
             passed_over.append(PassedOver(run["folder"], str(reason)))
     require(bool(rows), "runs", runs["folder"].iloc[0], "expected runs with trainer.probe_every")
     columns = ["optimizer", "condition", "seed", "step", "quantity", "layer", "value"]
@@ -47,18 +47,13 @@ def staleness_probes(runs: pd.DataFrame) -> Probes:
 
 
 def _of_run(run: Mapping[Hashable, Any]) -> list[tuple[Any, ...]]:
-    """Raises ValueError where there is nothing to be read."""
-    try:
-        metrics = read_metrics(run["folder"] / METRICS_FILE)
-        place = run["optimizer"], run["condition"], run["seed"]
-        rows = [
-            (*place, row["step"], *key.removeprefix(PREFIX).split("/"), float(value))
-            for row in metrics
-            for key, value in row.items()
-            if key.startswith(PREFIX)
-        ]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ValueError(f"{METRICS_FILE} cannot be read") from None
-    if not rows:
-        raise ValueError("it was not probed")
-    return rows
+    """Raises UnusableRun where there is nothing to be read."""
+    probed = measurements(run["folder"], PREFIX)
+    if not probed:
+        raise UnusableRun("it was not probed")
+    place = run["optimizer"], run["condition"], run["seed"]
+    keys = [key.removeprefix(PREFIX).partition("/") for _, key, _ in probed]
+    return [
+        (*place, step, quantity, layer, value)
+        for (step, _, value), (quantity, _, layer) in zip(probed, keys, strict=True)
+    ]

@@ -113,16 +113,18 @@ def write_metrics_row(file: TextIO, row: Mapping[str, Any]) -> None:
     file.flush()
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path, containing: str = "") -> list[dict[str, Any]]:
     """The whole rows of a metrics file; none where there is no file.
 
+    containing: only rows with this text, a key for one; the others are not parsed, which takes most of the time.
     A last line without its newline is still being written, or was cut by a kill, and is passed over.
     """
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+    sought = containing.encode()
+    return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines() if sought in line]
 
 
 def last_metrics_row(path: Path, key: str) -> dict[str, Any] | None:

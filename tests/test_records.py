@@ -26,6 +26,7 @@ def test_a_row_that_was_cut_is_passed_over(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 0}\n{"step": 1, "a": 2}\n{"step": 2}\n{"st')
     assert records.read_metrics(path) == [{"step": 0}, {"step": 1, "a": 2}, {"step": 2}]
+    assert records.read_metrics(path, containing='"a"') == [{"step": 1, "a": 2}]
     assert records.last_metrics_row(path, "step") == {"step": 2}
     assert records.last_metrics_row(path, "a") == {"step": 1, "a": 2}
     assert records.last_metrics_row(path, "b") is None

@@ -10,7 +10,7 @@ import pytest
 from layout import check_layout
 from matplotlib.figure import Figure
 from planted import PLANTED, PlantRun
-from planted_sweeps import LAYERS, plant_all, plant_depth, plant_moe, plant_optimizers, plant_probes
+from planted_sweeps import LAYERS, plant_all, plant_depth, plant_moe, plant_optimizers, plant_probes, probe_rows
 
 import make_figures as command
 from command_line import run_command
@@ -149,6 +149,16 @@ def test_one_run_that_was_not_probed_is_passed_over(tmp_path: Path, plant: Plant
     (entry,) = draw(load_experiments(tmp_path / "runs"), "staleness_probes")
     assert isinstance(entry, Drawn)
     assert {one.folder: one.reason for one in entry.passed_over} == {bare: "it was not probed"}
+
+
+def test_a_probed_run_of_rows_that_are_none_is_passed_over(tmp_path: Path, plant: PlantRun) -> None:
+    plant_probes(tmp_path / "runs")
+    folder = plant(sweep="probes", delay="one_step", seed=9, metrics=list(probe_rows(0.4)))
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write("[1]\n")
+    (entry,) = draw(load_experiments(tmp_path / "runs"), "staleness_probes")
+    assert isinstance(entry, Drawn)
+    assert {one.folder: one.reason for one in entry.passed_over} == {folder: "metrics.jsonl cannot be read"}
 
 
 def test_timelines_name_what_each_schedule_costs() -> None:

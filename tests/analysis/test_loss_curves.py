@@ -64,6 +64,7 @@ def test_runs_without_readable_losses_are_passed_over(plant: PlantRun) -> None:
     torn = plant(seed=3, folder="torn", metrics=[])
     (torn / "metrics.jsonl").write_text('{"step": 0, "train/\n{"step": 1}\n')
     stepless = plant(seed=4, folder="stepless", metrics=[{"train/loss": 4.0}])
+    listed = plant(seed=5, folder="listed", metrics=[{"step": 0, "train/loss": 4.0}, [1]])
     curves = loss_curves(load_runs(none.parent).frame)
     assert set(curves.frame["seed"]) == {0}
     assert {entry.folder: entry.reason for entry in curves.passed_over} == {
@@ -71,6 +72,7 @@ def test_runs_without_readable_losses_are_passed_over(plant: PlantRun) -> None:
         empty: "metrics.jsonl has no losses",
         torn: "metrics.jsonl cannot be read",
         stepless: "metrics.jsonl cannot be read",
+        listed: "metrics.jsonl cannot be read",
     }
 
 
