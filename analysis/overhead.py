@@ -27,14 +27,17 @@ NUM_BATCHES = 4  # of the shorter of two schedules that are timed: the longer on
 class Overhead:
     """tokens: of the delayed run over those of the synchronous one, to the same ``loss`` (nats per token).
 
-    is_bound: the synchronous run was there before its first validation, so that ``tokens`` is too small.
+    is_lower_bound, is_upper_bound: the true factor may be larger, or smaller; never both.
+    ends_worse: ``loss`` is the delayed run's final one, and worse than the synchronous one's.
     reaches_sync: the delayed run comes to the synchronous one's final loss within its own tokens. If not, it would
     need more than all of them for that.
     """
 
     tokens: float
     loss: float
-    is_bound: bool
+    is_lower_bound: bool
+    is_upper_bound: bool
+    ends_worse: bool
     reaches_sync: bool
 
 
@@ -66,11 +69,34 @@ def tokens_to_reach(curve: pd.Series, loss: float) -> float:
     return float(tokens[first - 1] * (tokens[first] / tokens[first - 1]) ** share)
 
 
-def token_overhead(sync: pd.Series, delayed: pd.Series) -> Overhead:
-    """Compare two validation curves (losses by tokens) at the worse of their final losses."""
-    loss = max(float(sync.iloc[-1]), float(delayed.iloc[-1]))
-    tokens = tokens_to_reach(delayed, loss) / tokens_to_reach(sync, loss)
-    return Overhead(tokens, loss, bool(sync.iloc[0] <= loss), bool((delayed <= sync.iloc[-1]).any()))
+def token_overhead(sync: pd.Series, delayed: pd.Series) -> Overhead | None:
+    """Compare two validation curves (losses by tokens) at the worse of their final losses.
+
+    None where no factor means anything: the delayed run ends above its first validation, or both runs may have taken
+    fewer tokens than they seem to.
+    """
+    sync_end, delayed_end = float(sync.iloc[-1]), float(delayed.iloc[-1])
+    loss = max(sync_end, delayed_end)
+    sync_may_take_fewer, delayed_may_take_fewer = _may_take_fewer(sync, loss), _may_take_fewer(delayed, loss)
+    if delayed_end > delayed.iloc[0] or (sync_may_take_fewer and delayed_may_take_fewer):
+        return None
+    return Overhead(
+        tokens=tokens_to_reach(delayed, loss) / tokens_to_reach(sync, loss),
+        loss=loss,
+        is_lower_bound=sync_may_take_fewer,
+        is_upper_bound=delayed_may_take_fewer,
+        ends_worse=delayed_end > sync_end,
+        reaches_sync=bool((delayed <= sync_end).any()),
+    )
+
+
+def _may_take_fewer(curve: pd.Series, loss: float) -> bool:
+    """Whether a run may be at ``loss`` sooner than tokens_to_reach says.
+
+    It may where it ends below: in mid-run its learning rate has not come down yet, and a run that is planned to end
+    there is there sooner. And it may where it was there at its first validation.
+    """
+    return bool(curve.iloc[-1] < loss or curve.iloc[0] <= loss)
 
 
 @cache

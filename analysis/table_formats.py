@@ -15,6 +15,10 @@ WIDTH = 98  # of the text around a table
 SIGNIFICANT = 0.05
 MISSING = "\N{EN DASH}"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%_#"}
+    | {MISSING: "--", "±": r"$\pm$", ">": "$>$", "<": "$<$", "≈": r"$\approx$"}
+)
 TITLES = CONDITIONS | {"gap": "gap", "recovered_fraction": "recovered"}
 
 
@@ -190,6 +194,4 @@ def booktabs(comments: Sequence[str], header: Sequence[str], lines: Sequence[Seq
 
 
 def latex_cell(text: str) -> str:
-    for character in "&%_#":
-        text = text.replace(character, f"\\{character}")
-    return text.replace(MISSING, "--").replace("±", r"$\pm$").replace(">", "$>$")
+    return text.translate(_LATEX)
