@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from asyncpp.errors import require
+from labels import CONDITIONS
 from metrics import measurements
 from runs import PassedOver, UnusableRun
 
@@ -31,12 +32,12 @@ class Probes:
 
 
 def staleness_probes(runs: pd.DataFrame) -> Probes:
-    """What was probed in ``runs``, a frame with ``optimizer condition seed folder``.
+    """What was probed in those of ``runs`` (a frame with ``optimizer condition seed folder``) of labels.CONDITIONS.
 
     Raises ConfigError where no run was probed.
     """
     rows, passed_over = [], []
-    for run in runs.to_dict("records"):
+    for run in runs[runs["condition"].isin(list(CONDITIONS))].to_dict("records"):
         try:
             rows += _of_run(run)
         except UnusableRun as reason:

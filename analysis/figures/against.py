@@ -30,7 +30,8 @@ class Series:
 
 
 def draw_against(series: Series) -> Figure:
-    """A row an optimizer, losses left and gaps right: means over seeds, with a standard deviation each way.
+    """A row an optimizer, losses left and gaps right: means over seeds, with a standard deviation each way where
+    there are several.
 
     Where no run has a gap there are losses alone, a panel an optimizer.
     """
@@ -70,5 +71,5 @@ def _draw_series(panel: Axes, frame: pd.DataFrame, quantity: str, title: str, lo
         panel.axhline(level.mean(), label=title, color=look["color"], linestyle=":")
     seeds = frame.dropna(subset=["x", quantity]).groupby("x")[quantity]
     if len(seeds) > 0:
-        spread = seeds.std(ddof=1).fillna(0.0)
-        panel.errorbar(seeds.mean().index, seeds.mean(), yerr=spread, label=title, linestyle="-", capsize=2, **look)
+        mean, spread = seeds.mean(), seeds.std(ddof=1)
+        panel.errorbar(mean.index, mean, yerr=spread, label=title, linestyle="-", capsize=2, **look)

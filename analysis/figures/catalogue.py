@@ -6,18 +6,19 @@ A new figure is a function that draws a frame, in a file of its own, and an entr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 import sweep_series
-from asyncpp.errors import ConfigError
+from asyncpp.errors import ConfigError, require
 from curves import loss_curves
 from experiments import EXPERIMENTS, Experiments
-from figures.against import Series, draw_against
+from figures.against import LABELS, Series, draw_against
 from figures.axes import linear_axis, log_axis, momentum_axis
+from figures.captions import seeds_sentence
 from figures.loss_curves import draw_loss_curves
 from figures.optimizer_gap import draw_optimizer_gap
 from figures.stability import draw_stability
@@ -27,17 +28,22 @@ from labels import CONDITIONS, LOSS_CURVES
 from probes import staleness_probes
 from runs import PassedOver
 
-Drawing = tuple[Figure, list[PassedOver]]
 
-BARS = "Means over seeds; bars are one sample standard deviation each way."
+@dataclass(frozen=True)
+class Drawing:
+    """seeds: a sentence for the caption, how many are behind a point. passed_over: runs that it leaves out, and why."""
+
+    figure: Figure
+    seeds: str
+    passed_over: list[PassedOver] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Family:
     """name: of the files. experiment: a key of experiments.EXPERIMENTS.
 
-    draw: of that experiment's frame at a scale, with the runs that it had to pass over. It raises ConfigError where
-    none of them can be drawn.
+    caption: without the sentence on seeds, which ends it. draw: of that experiment's frame at a scale. It raises
+    ConfigError where none of its runs can be drawn.
     """
 
     name: str
@@ -80,22 +86,38 @@ class Missing:
 
 def _loss_curves(frame: pd.DataFrame) -> Drawing:
     curves = loss_curves(frame)
-    return draw_loss_curves(curves), curves.passed_over
+    drawn = curves.frame.dropna(subset=["loss"])
+    seeds = seeds_sentence(drawn, ["optimizer", "condition", "step"], spread="bands")
+    return Drawing(draw_loss_curves(curves), seeds, curves.passed_over)
 
 
 def _optimizer_gap(frame: pd.DataFrame) -> Drawing:
-    return draw_optimizer_gap(sweep_series.over_nothing(frame)), []
+    rows = sweep_series.over_nothing(frame)
+    drawn = rows.dropna(subset=["gap"])
+    accepted = "expected delayed runs and the synchronous ones of their seeds"
+    require(not drawn.empty, "runs", frame["folder"].iloc[0], accepted)
+    return Drawing(draw_optimizer_gap(rows), seeds_sentence(drawn, ["optimizer", "series"], spread="bars"))
 
 
 def _staleness_probes(frame: pd.DataFrame) -> Drawing:
     probed = staleness_probes(frame)
-    return draw_staleness_probes(probed.frame), probed.passed_over
+    drawn = probed.frame.dropna(subset=["value"])
+    seeds = seeds_sentence(drawn, ["optimizer", "condition", "quantity", "step"])
+    return Drawing(draw_staleness_probes(probed.frame), seeds, probed.passed_over)
 
 
 def _against(
     rows: Callable[[pd.DataFrame], pd.DataFrame], titles: Mapping[str, str], axis: Callable[..., None], label: str
 ) -> Callable[[pd.DataFrame], Drawing]:
-    return lambda frame: (draw_against(Series(rows(frame), titles, partial(axis, label=label))), [])
+    def drawing(frame: pd.DataFrame) -> Drawing:
+        series = Series(rows(frame), titles, partial(axis, label=label))
+        accepted = f"expected runs of one of {', '.join(titles.values())}"
+        require(not series.frame.empty, "runs", frame["folder"].iloc[0], accepted)
+        point = ["optimizer", "series", "x"]
+        drawn = series.frame.melt([*point, "seed"], list(LABELS), "quantity").dropna(subset=["value"])
+        return Drawing(draw_against(series), seeds_sentence(drawn, [*point, "quantity"], spread="bars"))
+
+    return drawing
 
 
 FAMILIES = (
@@ -110,7 +132,7 @@ FAMILIES = (
         "optimizer_gap",
         "Gap by optimizer (claims C1 and C3)",
         "What one step of delay costs in validation loss, without and with error feedback, over the synchronous run of "
-        f"the same seed. {BARS} Hollow marks: the paper's 360M model, whose losses are lower: compare patterns.",
+        "the same seed. Hollow marks: the paper's 360M model, whose losses are lower: compare patterns.",
         "optimizers",
         _optimizer_gap,
     ),
@@ -118,7 +140,7 @@ FAMILIES = (
         "momentum",
         "Momentum (claim C2, the paper's Figure 4)",
         "AdamW's first decay rate, and Muon's momentum. The axis is spaced by how many updates a momentum averages "
-        f"over. Every momentum has a synchronous run of its own. {BARS}",
+        "over. Every momentum has a synchronous run of its own.",
         "momentum",
         _against(sweep_series.over_momentum, CONDITIONS, momentum_axis, "momentum"),
     ),
@@ -126,29 +148,28 @@ FAMILIES = (
         "depth",
         "Depth of the pipeline (claim C6, the paper's Figure 6)",
         "PipeDream-2BW delays every gradient by one update at any depth P; PipeDream by P - 1 - s updates on stage s. "
-        "The tiny model has eight layers here, to make room for eight stages. "
-        f"{BARS}",
+        "The tiny model has eight layers here, to make room for eight stages.",
         "depth",
         _against(sweep_series.over_depth, sweep_series.DEPTH_TITLES, log_axis, "pipeline stages P"),
     ),
     Family(
         "batch_size",
         "Batch size (claim C7, the paper's Appendix A.2)",
-        f"As many tokens in larger or smaller batches, at one learning rate. {BARS}",
+        "As many tokens in larger or smaller batches, at one learning rate.",
         "batch_size",
         _against(sweep_series.over_batch_size, CONDITIONS, log_axis, "batch (tokens)"),
     ),
     Family(
         "learning_rate",
         "Learning rate (the paper's Appendix A)",
-        f"The peak learning rate. {BARS}",
+        "The peak learning rate.",
         "learning_rate",
         _against(sweep_series.over_learning_rate, CONDITIONS, log_axis, "peak learning rate"),
     ),
     Family(
         "initial_std",
         "Initial weights",
-        f"The standard deviation of the weights that every run starts from. {BARS}",
+        "The standard deviation of the weights that every run starts from.",
         "initial_std",
         _against(sweep_series.over_initial_std, CONDITIONS, log_axis, "initial standard deviation"),
     ),
@@ -156,7 +177,7 @@ FAMILIES = (
         "strength",
         "Strength of error feedback",
         "The share λ of the last error that is fed back: 0 is the plain delay, 1 the paper's. The weights can be read "
-        f"at x, where the next gradient is taken, or at z, where the optimizer stands. {BARS}",
+        "at x, where the next gradient is taken, or at z, where the optimizer stands.",
         "strength",
         _against(sweep_series.over_strength, sweep_series.STRENGTH_TITLES, linear_axis, "strength of EF, λ"),
     ),
@@ -182,8 +203,8 @@ THEORY = (
         "How large a step a delay allows",
         "The largest step at which momentum SGD converges on a quadratic of curvature h: lines by theory (roots of the "
         "characteristic polynomial on the unit circle), marks by experiment with asyncpp's own update. A delay of one "
-        "undoes what momentum adds to the stable steps; error feedback gives a part of it back, and none without "
-        "momentum.",
+        "undoes what momentum adds to the stable steps; error feedback gives a part of it back, the more the higher "
+        "the momentum, and without momentum takes some.",
         draw_stability,
     ),
 )
@@ -207,6 +228,9 @@ def draw(experiments: Experiments, name: str) -> Iterator[Drawn | Missing]:
     for model, frame in frames.items():
         suffix, title = (f"-{model}", f"{entry.title}, {model}") if len(frames) > 1 else ("", entry.title)
         try:
-            yield Drawn(name + suffix, title, entry.caption, *entry.draw(frame))
+            drawing = entry.draw(frame)
         except ConfigError as error:
             yield Missing(name + suffix, title, error.accepted, experiment.command())
+            continue
+        caption = f"{entry.caption} {drawing.seeds}"
+        yield Drawn(name + suffix, title, caption, drawing.figure, drawing.passed_over)

@@ -14,7 +14,7 @@ RANGE_FROM_FRACTION = 0.1  # of the steps: losses before, while the learning rat
 
 
 def draw_loss_curves(curves: LossCurves) -> Figure:
-    """The mean over seeds, in a band of one sample standard deviation."""
+    """The mean over seeds, in a band of one sample standard deviation where there are several."""
     optimizers = in_order(curves.frame["optimizer"])
     num_columns = 2 if len(optimizers) == 4 else min(len(optimizers), max(WIDTH_IN))
     num_rows = -(-len(optimizers) // num_columns)
@@ -32,7 +32,7 @@ def draw_loss_curves(curves: LossCurves) -> Figure:
         panels[0, 0].set_xlim(left=0)
         panels[0, 0].set_ylim(_loss_range(curves.frame))
         legend_above(figure, list(CONDITIONS.values()))
-        has_bands = curves.frame["seed"].nunique() > 1
+        has_bands = any(panel.collections for panel in figure.axes)
         figure.supxlabel("step (updates)" + ("; bands: ±1 standard deviation over seeds" if has_bands else ""))
         figure.supylabel(f"{curves.quantity}\n(nats per token)")
     return figure
@@ -43,9 +43,10 @@ def _draw_panel(panel: Axes, frame: pd.DataFrame) -> None:
         seeds = frame[frame["condition"] == condition].groupby("step")["loss"]
         if len(seeds) == 0:
             continue
-        mean, spread = seeds.mean(), seeds.std(ddof=1).fillna(0.0)
+        mean, spread = seeds.mean(), seeds.std(ddof=1)
         panel.plot(mean.index, mean, label=CONDITIONS[condition], color=look["color"], linestyle=look["linestyle"])
-        panel.fill_between(mean.index, mean - spread, mean + spread, color=look["color"], alpha=0.2, linewidth=0)
+        if spread.notna().any():
+            panel.fill_between(mean.index, mean - spread, mean + spread, color=look["color"], alpha=0.2, linewidth=0)
 
 
 def _loss_range(frame: pd.DataFrame) -> tuple[float, float]:

@@ -19,7 +19,10 @@ PAPER_SUFFIX = ", paper"
 
 
 def draw_optimizer_gap(frame: pd.DataFrame) -> Figure:
-    """frame: ``optimizer series seed gap``, a row a run, whose series is its condition, as of sweep_series."""
+    """frame: ``optimizer series seed gap``, a row a run, whose series is its condition, as of sweep_series.
+
+    Means over seeds, with a standard deviation each way where there are several. Where no seed has a gap, no mark.
+    """
     optimizers = in_order(frame["optimizer"])
     late = [name for name in CONDITIONS if name != "sync"]
     with in_style():
@@ -28,10 +31,12 @@ def draw_optimizer_gap(frame: pd.DataFrame) -> Figure:
         looks = condition_looks()
         for place, condition in enumerate(late):
             offset = OFFSET * (2 * place - 1)
-            gaps = frame[frame["series"] == condition].groupby("optimizer")["gap"].agg(["mean", "std"]).fillna(0.0)
+            own = frame[frame["series"] == condition].dropna(subset=["gap"])
+            gaps = own.groupby("optimizer")["gap"].agg(["mean", "std"])
             rows = [optimizers.index(name) + offset for name in gaps.index]
             look: dict[str, Any] = looks[condition] | {"linestyle": ""}
-            panel.errorbar(gaps["mean"], rows, xerr=gaps["std"], label=CONDITIONS[condition], capsize=2, **look)
+            if rows:
+                panel.errorbar(gaps["mean"], rows, xerr=gaps["std"], label=CONDITIONS[condition], capsize=2, **look)
             _draw_paper(panel, optimizers, condition, offset, look["color"], look["marker"])
         panel.axvline(0.0, color="black", linewidth=0.6)
         panel.set_yticks(range(len(optimizers)), [optimizer_title(name) for name in optimizers])

@@ -19,9 +19,7 @@ WIDTH_IN = {1: 3.4, 2: 5.2, 3: 6.9}  # by number of columns: a journal's column,
 ROW_HEIGHT_IN = 1.7
 LEGEND_HEIGHT_IN = 0.6  # with the label below the panels
 
-# Okabe and Ito's colours, which colour-blind readers tell apart, each with a mark of its own for greyscale.
-# The yellow of that list is left out: too faint for a line on white.
-_COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
+# Each for one of the style's colours, so that series are told apart in greyscale, too.
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
 
@@ -32,18 +30,16 @@ def in_style() -> Any:
 
 def condition_looks() -> dict[str, dict[str, Any]]:
     """Colour, dashes and mark of each of labels.CONDITIONS; to be asked for in_style."""
-    cycle = list(rcParams["axes.prop_cycle"])
-    return {
-        name: {**look, "marker": mark} for name, look, mark in zip(CONDITIONS, cycle, _MARKS[: len(cycle)], strict=True)
-    }
+    looks = zip(CONDITIONS, rcParams["axes.prop_cycle"], _MARKS, strict=False)
+    return {name: {**look, "marker": mark} for name, look, mark in looks}
 
 
 def series_looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour and mark of each of ``names``, in their order; they come round after nine."""
-    return {
-        name: {"color": _COLOURS[index % len(_COLOURS)], "marker": _MARKS[index % len(_MARKS)]}
-        for index, name in enumerate(names)
-    }
+    """Colour and mark of each of ``names``, in their order; they come round after nine. To be asked for in_style."""
+    looks = [
+        {"color": look["color"], "marker": mark} for look, mark in zip(rcParams["axes.prop_cycle"], _MARKS, strict=True)
+    ]
+    return {name: looks[index % len(looks)] for index, name in enumerate(names)}
 
 
 def legend_above(figure: Figure, titles: Sequence[str], num_columns: int | None = None) -> None:

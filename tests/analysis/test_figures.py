@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from cycler import cycler
 from layout import check_layout
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from planted import PLANTED, PlantRun
 from planted_sweeps import LAYERS, plant_all, plant_depth, plant_moe, plant_optimizers, plant_probes, probe_rows
@@ -17,12 +20,14 @@ from command_line import run_command
 from experiments import EXPERIMENTS, load_experiments
 from figures.against import Series, draw_against
 from figures.axes import linear_axis, log_axis, momentum_axis
+from figures.captions import seeds_sentence
 from figures.catalogue import FAMILIES, THEORY, Drawn, Missing, draw
 from figures.optimizer_gap import PAPER_SUFFIX, draw_optimizer_gap
 from figures.stability import draw_stability
-from figures.style import save
+from figures.style import condition_looks, in_style, save, series_looks
 from figures.timelines import SCHEDULES, draw_timelines
 from labels import CONDITIONS, OPTIMIZERS
+from quadratic import Method, largest_stable_step
 from sweep_series import over_nothing
 
 
@@ -111,6 +116,66 @@ def test_the_gap_of_each_optimizer_stands_beside_the_papers(planted_runs: Path) 
     assert set(legend_of(figure)) == {"async", "async + EF", "async" + PAPER_SUFFIX, "async + EF" + PAPER_SUFFIX}
 
 
+def gap_rows(**gaps: list[float]) -> pd.DataFrame:
+    """Rows of one condition: gaps of an optimizer's seeds."""
+    rows = [
+        {"optimizer": optimizer, "series": "async", "x": None, "seed": seed, "val_loss": 4.0, "gap": gap}
+        for optimizer, own in gaps.items()
+        for seed, gap in enumerate(own)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_a_gap_without_its_baseline_is_not_drawn() -> None:
+    (panel,) = draw_optimizer_gap(gap_rows(adamw=[0.7, 0.9], muon=[np.nan, np.nan])).axes
+    (bars,) = panel.containers
+    assert list(bars.lines[0].get_xdata()) == pytest.approx([0.8])
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["AdamW", "Muon"]
+
+
+def test_delayed_runs_without_any_baseline_make_no_figure(plant: PlantRun) -> None:
+    runs_dir = plant(delay="one_step").parent
+    (entry,) = draw(load_experiments(runs_dir), "optimizer_gap")
+    assert isinstance(entry, Missing)
+    assert entry.reason == "expected delayed runs and the synchronous ones of their seeds"
+
+
+def test_runs_of_other_conditions_make_no_figure(plant: PlantRun) -> None:
+    runs_dir = plant(sweep="figure4_momentum", delay="constant").parent
+    (entry,) = draw(load_experiments(runs_dir), "momentum")
+    assert isinstance(entry, Missing)
+    assert entry.reason == "expected runs of one of sync, async, async + EF"
+
+
+def test_one_seed_has_no_spread() -> None:
+    (panel,) = draw_optimizer_gap(gap_rows(adamw=[0.7, 0.9], muon=[0.1])).axes
+    _, _, (bars,) = panel.containers[0]
+    widths = [np.ptp(segment[:, 0]) for segment in bars.get_segments() if len(segment)]
+    assert widths == pytest.approx([2 * 0.2 / np.sqrt(2)])
+    rows = gap_rows(adamw=[0.7]).assign(x=1.0)
+    for panel in draw_against(Series(rows, {"async": "a"}, lambda panel, of: log_axis(panel, of, "x"))).axes:
+        _, _, (bars,) = panel.containers[0]
+        assert not any(len(segment) for segment in bars.get_segments())
+
+
+@pytest.mark.parametrize(
+    ("gaps", "sentence"),
+    [
+        (
+            {"adamw": [0.1, 0.2, 0.3], "muon": [0.1, 0.2, 0.3]},
+            "Means over n = 3 seeds; bars are one sample standard deviation each way.",
+        ),
+        (
+            {"adamw": [0.1, 0.2, 0.3], "muon": [0.1]},
+            "Means over n = 1 to 3 seeds; bars are one sample standard deviation each way, and none at n = 1.",
+        ),
+        ({"adamw": [0.1], "muon": [0.1]}, "Each point is one seed (0): no bars."),
+    ],
+)
+def test_a_caption_says_how_many_seeds_there_are(gaps: dict[str, list[float]], sentence: str) -> None:
+    assert seeds_sentence(gap_rows(**gaps), ["optimizer", "series"], spread="bars") == sentence
+
+
 def test_a_line_has_its_means_and_a_bar_its_spread() -> None:
     rows = pd.DataFrame(
         [
@@ -169,6 +234,25 @@ def test_timelines_name_what_each_schedule_costs() -> None:
     assert titles[3].endswith("weight versions 4, 3, 2, 1 · delay 3, 2, 1, 0 updates")
 
 
+def test_the_stability_caption_says_what_feedback_does_without_momentum() -> None:
+    steps = [largest_stable_step(Method(0.0, 1, strength)) for strength in (0.0, 0.5, 1.0)]
+    assert steps == pytest.approx([1.0, 0.83, 0.62], abs=0.005)
+    (caption,) = [entry.caption for entry in THEORY if entry.name == "stability"]
+    assert caption.endswith("and without momentum takes some.")
+
+
+def test_all_colours_are_the_styles() -> None:
+    with in_style():
+        looks = series_looks(list(OPTIMIZERS))
+        assert len({look["color"] for look in looks.values()}) == len(OPTIMIZERS) == 9
+        conditions = condition_looks()
+        assert [look["color"] for look in conditions.values()] == [looks[name]["color"] for name in list(looks)[:3]]
+        assert len({look["linestyle"] for look in conditions.values()}) == 3
+    greys = [f"#{index:06d}" for index in range(9)]
+    with rc_context({"axes.prop_cycle": cycler(color=greys)}):
+        assert [look["color"] for look in series_looks(list(OPTIMIZERS)).values()] == greys
+
+
 def test_files_are_the_same_for_the_same_runs(planted_runs: Path, tmp_path: Path) -> None:
     written = []
     for name in ("a", "b"):
@@ -191,6 +275,9 @@ def test_the_command_draws_what_there_is_and_says_what_makes_the_rest(
     document = json.loads(capsys.readouterr().out)
     names = [figure["name"] for figure in document["figures"]]
     assert names == ["loss_curves", "optimizer_gap", "depth", "timelines", "stability"]
+    captions = {figure["name"]: figure["caption"] for figure in document["figures"]}
+    assert captions["loss_curves"].endswith("n = 2 seeds; bands are one sample standard deviation each way.")
+    assert all("n = 2 seeds; bars are" in captions[name] for name in ("optimizer_gap", "depth"))
     assert all(Path(file).stat().st_size > 10_000 for figure in document["figures"] for file in figure["files"])
     missing = {entry["name"]: entry["command"] for entry in document["missing"]}
     assert set(missing) == {family.name for family in FAMILIES} - set(names)

@@ -139,6 +139,14 @@ def test_the_band_is_one_standard_deviation_of_the_seeds() -> None:
     assert heights == pytest.approx([3.0, 5.0])
 
 
+def test_one_seed_a_line_has_no_band() -> None:
+    curves = curves_of(1, num_seeds=1)
+    others = curves.frame.assign(optimizer="muon", seed=1)
+    figure = draw_loss_curves(LossCurves(pd.concat([curves.frame, others]), curves.quantity, []))
+    assert not any(panel.collections for panel in figure.axes)
+    assert figure.get_supxlabel() == "step (updates)"
+
+
 def test_the_warm_up_does_not_stretch_the_range() -> None:
     frame = pd.DataFrame({"step": range(100), "loss": [50.0] * 10 + [4.0] * 45 + [3.0] * 45})
     frame = frame.assign(optimizer="adamw", condition="sync", seed=0)
