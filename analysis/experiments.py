@@ -6,7 +6,7 @@ A run says in its summary which sweep it belongs to. So ``runs=runs`` finds ever
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ import pandas as pd
 import yaml
 
 from asyncpp.errors import require
+from labels import CONDITIONS
 from runs import AXES, FailedRun, PassedOver, comparable, read_runs
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
@@ -27,7 +28,8 @@ class Experiment:
 
     sweeps: whose runs are taken together; a sweep may put its runs into another one's folder. axes: what the runs may
     differ in, as for runs.comparable. equal_tokens: whether all runs of a scale must have seen as many tokens, up to a
-    last batch. then: what has to be done with the runs before anything is made of them.
+    last batch. conditions: those that anything is made of. then: what has to be done with the runs before anything is
+    made of them.
     """
 
     makes: str
@@ -35,6 +37,7 @@ class Experiment:
     sweeps: tuple[str, ...]
     axes: tuple[str, ...] = AXES
     equal_tokens: bool = False
+    conditions: tuple[str, ...] = tuple(CONDITIONS)
     then: str | None = None
 
     def command(self, scale: str | None = None, seeds: Sequence[int] | None = None) -> str:
@@ -61,7 +64,11 @@ EXPERIMENTS = {
         (*AXES, "optimizer.betas", "optimizer.momentum"),
     ),
     "depth": Experiment(
-        "Figure 6 (depth)", "figure6_pipedream", ("figure6_pipedream",), (*AXES, "pipeline.num_stages")
+        "Figure 6 (depth)",
+        "figure6_pipedream",
+        ("figure6_pipedream",),
+        (*AXES, "pipeline.num_stages"),
+        conditions=("sync", "async", "pipedream"),
     ),
     "learning_rate": Experiment(
         "Appendix A (learning rate)",
@@ -124,7 +131,7 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     sweeps_of = _sweeps(rows)
     frames: dict[str, dict[str, pd.DataFrame]] = {}
     failed: dict[str, list[FailedRun]] = {}
-    passed_over = [*read.passed_over, *_of_no_experiment(runs_dir, rows, sweeps_of)]
+    passed_over = [*read.passed_over, *_of_no_experiment(runs_dir, rows, sweeps_of), *_of_no_condition(rows, sweeps_of)]
     for name, experiment in EXPERIMENTS.items():
         frames[name] = {}
         own = [row for row in rows if row["sweep_name"] in sweeps_of[name]]
@@ -181,4 +188,21 @@ def _of_no_experiment(
     return [
         PassedOver(folder, f"{count} runs of the sweep {sweep}, which no table, figure or claim is made of")
         for (sweep, folder), count in counts.items()
+    ]
+
+
+def _of_no_condition(rows: Sequence[dict[str, Any]], sweeps_of: dict[str, tuple[str, ...]]) -> list[PassedOver]:
+    """An entry for each condition that no experiment of its sweep makes anything of, not one for each of its runs."""
+    conditions: dict[str, set[str]] = defaultdict(set)
+    for name, sweeps in sweeps_of.items():
+        for sweep in sweeps:
+            conditions[sweep].update(EXPERIMENTS[name].conditions)
+    counts = Counter(
+        (row["folder"].parent, row["condition"])
+        for row in rows
+        if row["sweep_name"] in conditions and row["condition"] not in conditions[row["sweep_name"]]
+    )
+    return [
+        PassedOver(folder, f"condition {name}: {count} run{'s' if count > 1 else ''}, in no table, figure or claim")
+        for (folder, name), count in counts.items()
     ]

@@ -44,6 +44,28 @@ def test_two_sweeps_of_one_experiment_count_a_shared_run_once(plant: PlantRun) -
     assert repeated.reason == "sync of adamw, seed 0 is counted once, from sync"
 
 
+@pytest.mark.parametrize("sweep", ["table1_optimizers", "table3_moe", "figure6_pipedream"])
+def test_conditions_that_nothing_is_made_of_are_listed_once_each(plant: PlantRun, sweep: str) -> None:
+    """Of table3_moe, too, which two experiments take their runs from."""
+    plant(sweep=sweep)
+    plant(sweep=sweep, delay="one_step")
+    plant(sweep=sweep, delay="constant")
+    for seed in range(3):
+        root = plant(sweep=sweep, delay="one_step", correction="dc_asgd", seed=seed).parent
+    assert sorted((entry.folder, entry.reason) for entry in load_experiments(root).passed_over) == [
+        (root, "condition async_dc_asgd: 3 runs, in no table, figure or claim"),
+        (root, "condition staleness_2: 1 run, in no table, figure or claim"),
+    ]
+
+
+def test_a_varied_delay_counts_in_its_own_experiment_only(plant: PlantRun) -> None:
+    plant(sweep="figure6_pipedream", delay="pipedream")
+    root = plant(sweep="table1_optimizers", delay="pipedream", folder="other/a").parents[1]
+    assert [(entry.folder, entry.reason) for entry in load_experiments(root).passed_over] == [
+        (root / "other", "condition pipedream: 1 run, in no table, figure or claim")
+    ]
+
+
 def test_scales_are_frames_of_their_own(plant: PlantRun) -> None:
     plant(sweep="table1_optimizers")
     larger = {"model.name": "360m", "model.num_layers": 32, "trainer.num_steps": 27605}
