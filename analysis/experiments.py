@@ -151,11 +151,12 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
 
 def _require_equal_tokens(runs_dir: Path, frame: pd.DataFrame) -> None:
     """Batches of other sizes end at other multiples: a batch more or less is equal."""
-    tokens, batch_tokens = frame["tokens_seen"], frame["tokens_seen"] / frame["num_steps"]
-    fewest, most = frame.loc[tokens.idxmin()], frame.loc[tokens.idxmax()]
-    sizes = " and ".join(f"{row['tokens_seen']:,} tokens ({row['folder'].name})" for row in (fewest, most))
+    by_tokens = frame.sort_values("tokens_seen")
+    fewest, most = by_tokens.iloc[0], by_tokens.iloc[-1]
+    sizes = " and ".join(f"{run['tokens_seen']:,} tokens ({run['folder'].name})" for run in (fewest, most))
     accepted = f"expected as many tokens for every batch size, trainer.batch_size x trainer.num_steps; found {sizes}"
-    require(tokens.max() - tokens.min() <= batch_tokens.max(), "runs", runs_dir, accepted)
+    largest_batch = (frame["tokens_seen"] / frame["num_steps"]).max()
+    require(most["tokens_seen"] - fewest["tokens_seen"] <= largest_batch, "runs", runs_dir, accepted)
 
 
 def _sweep_scale(sweep: str, model: str | None) -> str | None:
