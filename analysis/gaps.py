@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,6 @@ class Comparison:
     gap: Estimate | None
     recovered: Estimate | None
     undefined: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain containers, ready for JSON."""
-        return asdict(self)
 
 
 def compare(losses: pd.DataFrame, smallest_gap: float = SMALLEST_GAP) -> Comparison:

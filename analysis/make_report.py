@@ -17,8 +17,8 @@ from pathlib import Path
 from asyncpp.records import write_atomically
 from claims import judge_claims
 from command_line import output_folder, report_passed_over, run_command
-from experiments import load_experiments
-from figures.catalogue import Drawn, Missing, draw_all
+from experiments import Missing, load_experiments
+from figures.catalogue import Drawn, draw_all
 from ledger.report import to_markdown
 from make_tables import make_documents
 from overhead import step_time_ratio

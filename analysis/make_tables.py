@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +69,14 @@ def main(options: TablesOptions) -> None:
     accepted = "expected runs with a delay of zero or one update and the correction none or ef, or scored runs"
     require(bool(documents), "runs", options.runs, accepted)
     files = write(documents, output_folder(options.out))
-    not_there = not_made(document.file_name for document in documents)
+    not_there = not_made(experiments, (document.file_name for document in documents))
     if options.json:
         values: dict[str, Any] = {
             document.file_name: {"title": document.title, "rows": document.records, "missing": document.missing}
             for document in documents
         }
         values["passed_over"] = [entry.as_dict() for entry in passed_over]
-        values |= {"not_made": not_there, "files": [str(file) for file in files]}
+        values |= {"not_made": [asdict(entry) for entry in not_there], "files": [str(file) for file in files]}
         print(json.dumps(values, indent=2, allow_nan=False))
         return
     report_passed_over(passed_over)
@@ -85,8 +85,8 @@ def main(options: TablesOptions) -> None:
     suffixes = ",".join(suffix.removeprefix(".") for suffix in SUFFIXES)
     names = ", ".join(f"{options.out / document.file_name}.{{{suffixes}}}" for document in documents)
     print("tables:", names)
-    for line in not_there:
-        print("not made, for want of runs:", line)
+    for entry in not_there:
+        print(f"not made: {entry.title}: {entry.reason}; {entry.command}")
     figure = options.out / f"{LOSS_CURVES}.png"
     command = f"python analysis/make_figures.py runs={options.runs} out={options.out}"
     print("figure:", figure if figure.is_file() else command)

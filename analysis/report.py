@@ -15,8 +15,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import provenance
-from experiments import Experiments
-from figures.catalogue import Drawn, Missing
+from experiments import Experiments, Missing
+from figures.catalogue import Drawn
 from figures.style import in_style
 from runs import PassedOver
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import EXPERIMENTS, Experiment, Experiments
+from experiments import EXPERIMENTS, Experiment, Experiments, Missing
 from gaps import Comparison, Estimate, compare_optimizers, paper, paper_comparison, paper_moe_comparison
 from labels import CONDITIONS, OPTIMIZERS, in_order, optimizer_title
 from runs import FailedRun
@@ -102,8 +102,8 @@ def make_tables(experiments: Experiments) -> list[Table]:
             ("table2", "Table 2. What error feedback (EF) wins back", ("sync", "async", "async_ef"), True),
         ):
             missing = _incomplete(frames["optimizers"], failed["optimizers"], conditions, EXPERIMENTS["optimizers"])
+            missing += _not_run(rows)
             tables.append(Table(name, title, settings, rows, conditions, has_recovered, small, missing))
-        tables[-1].missing.extend(_not_run(rows))
     rows, settings = _rows(frames["moe"])
     if rows:
         rows = [Row(row.optimizer, row.model, row.ours, None, None) for row in rows]
@@ -116,17 +116,17 @@ def make_tables(experiments: Experiments) -> list[Table]:
     return tables
 
 
-def not_made(tables: Iterable[str]) -> list[str]:
+def not_made(experiments: Experiments, tables: Iterable[str]) -> list[Missing]:
     """Which of the paper's tables are not among ``tables`` (names of files), and how to make them."""
-    experiments = {
-        "table1": EXPERIMENTS["optimizers"],
-        "table3": EXPERIMENTS["moe"],
-        "table4": EXPERIMENTS["downstream"],
-    }
-    made = set(tables)
+    made = list(tables)
+    made_of = (
+        ("table1", "optimizers", "comparable runs"),
+        ("table3", "moe", "comparable runs"),
+        ("table4", "downstream", "scored runs"),
+    )
     return [
-        f"{experiment.makes}: {experiment.command()}"
-        for name, experiment in experiments.items()
+        experiments.missing(name, EXPERIMENTS[experiment].makes, experiment, runs)
+        for name, experiment, runs in made_of
         if not any(table.startswith(name) for table in made)
     ]
 
@@ -187,8 +187,12 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(str(seed) for seed in seeds)}"
 
 
-def _not_run(rows: Iterable[Row]) -> list[str]:
-    """The paper's optimizers of which there is no run, and what would make them."""
-    there = {row.optimizer for row in rows}
-    absent = [OPTIMIZERS[name] for name in paper()["small_model"]["losses"] if name not in there]
-    return [f"No runs yet: {', '.join(absent)}: {EXPERIMENTS['optimizers'].command()}"] if absent else []
+def _not_run(rows: Sequence[Row]) -> list[str]:
+    """At each scale the paper's optimizers of which there is no run, and what would make them."""
+    missing = []
+    for model in dict.fromkeys(row.model for row in rows):
+        there = {row.optimizer for row in rows if row.model == model}
+        absent = [OPTIMIZERS[name] for name in paper()["small_model"]["losses"] if name not in there]
+        if absent:
+            missing.append(f"No runs yet: {', '.join(absent)}: {EXPERIMENTS['optimizers'].command(model)}")
+    return missing

@@ -92,7 +92,8 @@ class Rule:
                 verdict = overall(statement.verdict for statement in statements if statement.counts)
                 more = command(scale, more_seeds(frame["seed"]))
                 by_scale[scale] = Claim(self.name, self.text, self.rule, scale, verdict, statements, more)
-        untried = Claim(self.name, self.text, self.rule, None, Verdict.OPEN, [], command())
+        first_runs = experiments.command(self.experiments[0])
+        untried = Claim(self.name, self.text, self.rule, None, Verdict.OPEN, [], first_runs)
         return list(by_scale.values()) or [untried]
 
 

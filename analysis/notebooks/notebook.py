@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "analysis"), str(ROOT)]
 
-from experiments import Experiments  # noqa: E402
-from figures.catalogue import Missing, draw  # noqa: E402
+from experiments import Experiments, Missing  # noqa: E402
+from figures.catalogue import draw  # noqa: E402
 from figures.style import in_style  # noqa: E402
 from make_tables import make_documents  # noqa: E402
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from planted import PlantRun
 from worlds import GAPS, SHARE, plant_world
 
 import claims as command
@@ -99,6 +100,13 @@ def test_planted_effects_come_back_with_intervals_runs_and_a_command(world: Path
     assert [statement.effect.mean for statement in first_and_second] == pytest.approx([0.6, 0.8, 0.1], abs=0.02)
     assert claims["C8"].command == "python -m asyncpp.sweep run moments seeds=[0,1,2,3,4,5]"
     assert claims["C5"].command.startswith("python -m asyncpp.sweep run table4_downstream && python eval/run.py")
+
+
+def test_a_claim_without_runs_names_the_size_of_those_that_there_are(plant: PlantRun) -> None:
+    large = {"summary": {"model": "135m"}, "config": {"model.name": "135m"}}
+    runs_dir = plant(sweep="table1_optimizers", **large).parent
+    claims = {claim.name: claim for claim in command.judge_claims(load_experiments(runs_dir))}
+    assert claims["C8"].command == "python -m asyncpp.sweep run moments scale=135m"
 
 
 def test_the_command_writes_markdown_and_json(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
