@@ -53,6 +53,9 @@ class Experiment:
         return f"{sweep} && {self.then}" if self.then else sweep
 
 
+# Scores the runs of a sweep's folder on Table 4's benchmarks.
+SCORE = "python eval/run.py 'ckpt=runs/{folder}/*' eval.data_root=data/benchmarks max_length=512"
+
 EXPERIMENTS = {
     "optimizers": Experiment("Tables 1 and 2", "table2_error_feedback", ("table1_optimizers", "table2_error_feedback")),
     "moe": Experiment("Table 3", "table3_moe", ("table3_moe",)),
@@ -60,7 +63,7 @@ EXPERIMENTS = {
         "Table 4",
         "table4_downstream",
         ("table4_downstream", "table3_moe"),  # whose runs it shares; where none is scored, scored runs of Table 2 do
-        then="python eval/run.py 'ckpt=runs/table3_moe/*' eval.data_root=data/benchmarks max_length=512",
+        then=SCORE.format(folder="table3_moe"),
     ),
     "momentum": Experiment(
         "Figure 4 (momentum)",

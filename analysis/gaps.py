@@ -120,7 +120,7 @@ def _share_within_rounding(losses: Mapping[str, Any]) -> Interval:
     """The shares that losses can have which print as ``losses``."""
     sync, late, corrected = ((losses[name] - ROUNDING, losses[name] + ROUNDING) for name in CONDITIONS)
     corners = [(y - z) / (y - x) for x, y, z in itertools.product(sync, late, corrected)]
-    return Interval(min(corners), max(corners))
+    return Interval(min(corners), max(corners), "what rounding allows")
 
 
 def _estimate(values: pd.Series) -> Estimate | None:

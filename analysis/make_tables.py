@@ -127,17 +127,16 @@ def _scored(experiments: Experiments) -> list[Document]:
         for name in ("downstream", "moe", "optimizers")
         for model, frame in experiments.frames[name].items()
     ]
-    rows_of: dict[str, list[downstream.Row]] = {}
+    tables: dict[str, downstream.Table] = {}
     for model, frame in frames:
-        rows = downstream.make_rows(frame)
-        if rows:
-            rows_of.setdefault(model, rows)  # of a scale, Table 4's own runs before those of the other tables
+        table = downstream.make_table(frame)
+        if table:
+            tables.setdefault(model, table)  # of a scale, Table 4's own runs before those of the other tables
     documents = []
-    for model, rows in rows_of.items():
-        name = downstream.FILE_NAME if len(rows_of) == 1 else f"{downstream.FILE_NAME}-{model}"
-        texts = (downstream.to_markdown(rows), downstream.to_csv(rows), downstream.to_latex(rows))
-        records = [row.record() for row in rows]
-        documents.append(Document(name, downstream.TITLE, records, texts[0], texts, []))
+    for model, table in tables.items():
+        name = downstream.FILE_NAME if len(tables) == 1 else f"{downstream.FILE_NAME}-{model}"
+        texts = (downstream.to_markdown(table), downstream.to_csv(table), downstream.to_latex(table))
+        documents.append(Document(name, downstream.TITLE, table.records(), texts[0], texts, table.missing))
     return documents
 
 

@@ -17,7 +17,7 @@ import claims as command
 from asyncpp.errors import ConfigError
 from command_line import run_command
 from experiments import load_experiments
-from gaps import paper
+from gaps import Estimate, paper
 from ledger import (
     c1_optimizer,
     c2_momentum,
@@ -29,7 +29,7 @@ from ledger import (
     c8_moments,
 )
 from ledger.verdicts import Statement, Verdict, judge, losses_by_seed, more_seeds, overall
-from significance import Interval
+from significance import OVER_ITEMS, Difference, Interval
 from table_formats import MISSING
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
@@ -236,8 +236,9 @@ def test_c4(ef_gap: float, verdict: Verdict) -> None:
 
 
 def scored(sync: float, ef: float, low: float, high: float) -> Any:
-    change = c5_downstream.downstream.Difference(ef - sync, low, high, 1)
-    return c5_downstream.downstream.Row("muon", "piqa", "acc", 1838, {"sync": sync, "async_ef": ef}, change)
+    change = Difference(low, high, OVER_ITEMS, mean=ef - sync, num_seeds=1)
+    scores = {"sync": Estimate(sync, None, 1), "async_ef": Estimate(ef, None, 1)}
+    return c5_downstream.downstream.Row("muon", "piqa", "acc", 1838, scores, change)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +259,7 @@ def test_c5_reads_scored_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(c5_downstream.downstream, "make_rows", lambda _: [scored(0.70, 0.705, -0.005, 0.015)])
     (statement,) = c5_downstream.judge_downstream(frame(conditions("muon", 0.06, 0.001)))
     assert statement.verdict is HOLDS
-    assert statement.effect.interval == Interval(-0.005, 0.015)
+    assert statement.effect.interval == Interval(-0.005, 0.015, OVER_ITEMS)
     assert len(statement.runs) == 6
 
 
