@@ -31,7 +31,7 @@ HEADER = ("benchmark", "source", "items", *CONDITIONS.values(), "EF - sync [95 %
 @dataclass(frozen=True)
 class Row:
     """One optimizer on one benchmark. scores: accuracies (fractions) by condition, over the seeds of each; None
-    without a run. difference: async with EF minus sync, over the seeds that both have."""
+    without a run. difference: async with EF minus sync, over the seeds that both have. seeds: those of each score."""
 
     optimizer: str
     task: str
@@ -39,6 +39,7 @@ class Row:
     num_items: int
     scores: Mapping[str, Estimate | None]
     difference: Difference | None
+    seeds: Mapping[str, set[int]]
 
     @property
     def accuracies(self) -> dict[str, float | None]:
@@ -130,13 +131,10 @@ def _row(optimizer: str, task: str, metric: str, entries: Mapping[tuple[str, int
             accepted = f"expected scores of {task} with one {key} for all, not {first[key]} and {other[key]}"
             raise ConfigError("runs", optimizer, accepted)
     marks = {cell: marks_of(entry, metric) for cell, entry in entries.items()}
-    scores = {
-        name: _score([float(own.mean()) for (condition, _), own in marks.items() if condition == name])
-        for name in CONDITIONS
-    }
-    seeds = [seed for condition, seed in marks if condition == "sync" and ("async_ef", seed) in marks]
-    paired = [(marks["sync", seed], marks["async_ef", seed]) for seed in seeds]
-    return Row(optimizer, task, metric, len(next(iter(marks.values()))), scores, difference(paired))
+    seeds = {name: {seed for condition, seed in marks if condition == name} for name in CONDITIONS}
+    scores = {name: _score([float(marks[name, seed].mean()) for seed in sorted(seeds[name])]) for name in CONDITIONS}
+    paired = [(marks["sync", seed], marks["async_ef", seed]) for seed in sorted(seeds["sync"] & seeds["async_ef"])]
+    return Row(optimizer, task, metric, len(next(iter(marks.values()))), scores, difference(paired), seeds)
 
 
 def _score(accuracies: Sequence[float]) -> Estimate | None:
@@ -153,8 +151,7 @@ def marks_of(entry: Mapping[str, Any], metric: str) -> np.ndarray:
 
 
 def to_markdown(table: Table) -> str:
-    missing = (f"No scores yet: {missing}" for missing in table.missing)
-    notes = wrapped([*legend(table), *missing])
+    notes = wrapped([*legend(table), *table.missing])
     return "\n".join([f"### {TITLE}", "", *aligned(HEADER, list(_lines(table))), "", *notes]) + "\n"
 
 
@@ -212,18 +209,20 @@ def _paper(task: str) -> Mapping[str, Any]:
 
 
 def _missing(rows: Sequence[Row], frame: pd.DataFrame) -> list[str]:
-    """The cells with fewer seeds than the fullest one, and what trains and scores the runs that they lack."""
-    counts = {(row.optimizer, row.task, name): count for row in rows for name, count in row.num_seeds.items()}
-    fullest = max(counts.values())
+    """The cells that lack a seed which another has, and what trains and scores the runs for them."""
+    scored = {(row.optimizer, row.task, name): seeds for row in rows for name, seeds in row.seeds.items()}
+    every = set().union(*scored.values())
     cells = []
     for optimizer in in_order(row.optimizer for row in rows):
         for name, title in CONDITIONS.items():
-            short = [own.title for task, own in BENCHMARKS.items() if counts.get((optimizer, task, name), 0) < fullest]
-            on = "" if len(short) == len(BENCHMARKS) else f" on {', '.join(short)}"
+            short = [
+                own.title for task, own in BENCHMARKS.items() if every - scored.get((optimizer, task, name), set())
+            ]
+            on = "" if len(short) == len(BENCHMARKS) else f" on {', '.join(BENCHMARKS[task].title for task in short)}"
             cells += [f"{optimizer_title(optimizer)} {title}{on}"] if short else []
     unscored = set(frame.loc[frame["condition"].isin(list(CONDITIONS)), "optimizer"]) - {row.optimizer for row in rows}
     cells += [optimizer_title(optimizer) for optimizer in in_order(unscored)]
-    return [f"{'; '.join(cells)}: {_command(frame)}"] if cells else []
+    return [f"No scores yet: {'; '.join(cells)}: {_command(frame)}"] if cells else []
 
 
 def _command(frame: pd.DataFrame) -> str:

@@ -78,6 +78,7 @@ def render(
         missing=missing,
         sweeps=provenance.sweeps(runs),
         versions=provenance.versions(runs["folder"]),
+        analysis=provenance.analysis(),
         passed_over=passed_over,
     )
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import EXPERIMENTS, Experiment, Experiments, Missing
+from experiments import EXPERIMENTS, Experiments, Missing
 from gaps import Comparison, Estimate, compare_optimizers, paper, paper_comparison, paper_moe_comparison
 from labels import CONDITIONS, OPTIMIZERS, in_order, optimizer_title
-from runs import FailedRun
 
 
 @dataclass(frozen=True)
@@ -90,30 +89,34 @@ class Table:
         return record | {"paper_mark": row.mark}
 
 
-def make_tables(experiments: Experiments) -> list[Table]:
-    """Tables 1, 2 and 3: those of which there are runs that can be compared."""
-    frames, failed = experiments.frames, experiments.failed
-    small, large = paper()["small_model"]["setting"], paper()["large_model"]["setting"]
+def optimizer_tables(experiments: Experiments) -> list[Table]:
+    """Tables 1 and 2; none where no runs can be compared."""
+    rows, settings = _rows(experiments.frames["optimizers"])
+    if not rows:
+        return []
     tables = []
-    rows, settings = _rows(frames["optimizers"])
-    if rows:
-        for name, title, conditions, has_recovered in (
-            ("table1", "Table 1. What a one-step gradient delay costs", ("sync", "async"), False),
-            ("table2", "Table 2. What error feedback (EF) wins back", ("sync", "async", "async_ef"), True),
-        ):
-            missing = _incomplete(frames["optimizers"], failed["optimizers"], conditions, EXPERIMENTS["optimizers"])
-            missing += _not_run(rows)
-            tables.append(Table(name, title, settings, rows, conditions, has_recovered, small, missing))
-    rows, settings = _rows(frames["moe"])
-    if rows:
-        rows = [Row(row.optimizer, row.model, row.ours, None, None) for row in rows]
-        theirs, mark = paper_moe_comparison() or (None, None)
-        title = "Table 3. The same for a mixture of experts"
-        conditions = ("sync", "async", "async_ef")
-        missing = _incomplete(frames["moe"], failed["moe"], conditions, EXPERIMENTS["moe"])
-        rows.append(Row(None, None, None, theirs, mark))
-        tables.append(Table("table3", title, settings, rows, conditions, True, large, missing))
+    for name, title, conditions, has_recovered in (
+        ("table1", "Table 1. What a one-step gradient delay costs", ("sync", "async"), False),
+        ("table2", "Table 2. What error feedback (EF) wins back", ("sync", "async", "async_ef"), True),
+    ):
+        missing = _incomplete(experiments, "optimizers", conditions) + _not_run(rows)
+        setting = paper()["small_model"]["setting"]
+        tables.append(Table(name, title, settings, rows, conditions, has_recovered, setting, missing))
     return tables
+
+
+def mixture_tables(experiments: Experiments) -> list[Table]:
+    """Table 3; none where no runs can be compared."""
+    rows, settings = _rows(experiments.frames["moe"])
+    if not rows:
+        return []
+    rows = [Row(row.optimizer, row.model, row.ours, None, None) for row in rows]
+    theirs, mark = paper_moe_comparison() or (None, None)
+    conditions = ("sync", "async", "async_ef")
+    missing = _incomplete(experiments, "moe", conditions)
+    rows.append(Row(None, None, None, theirs, mark))
+    title, setting = "Table 3. The same for a mixture of experts", paper()["large_model"]["setting"]
+    return [Table("table3", title, settings, rows, conditions, True, setting, missing)]
 
 
 def not_made(experiments: Experiments, tables: Iterable[str]) -> list[Missing]:
@@ -148,18 +151,13 @@ def _rows(frames: Mapping[str, pd.DataFrame]) -> tuple[list[Row], list[str]]:
     return rows, settings
 
 
-def _incomplete(
-    frames: Mapping[str, pd.DataFrame],
-    failed: Sequence[FailedRun],
-    conditions: tuple[str, ...],
-    experiment: Experiment,
-) -> list[str]:
-    """At each scale the seeds that a cell lacks and another has, and what would make them; and the runs that failed,
-    which no command makes good."""
-    missing = []
-    for model, frame in frames.items():
+def _incomplete(experiments: Experiments, name: str, conditions: tuple[str, ...]) -> list[str]:
+    """At each scale of the experiment called ``name`` the seeds that a cell lacks and another has, and what would make
+    them; and the runs that failed, which no command makes good."""
+    experiment, missing = EXPERIMENTS[name], []
+    for model, frame in experiments.frames[name].items():
         there = frame[frame["condition"].isin(list(CONDITIONS))]
-        lost = [run for run in failed if run.model == model and run.condition in conditions]
+        lost = [run for run in experiments.failed[name] if run.model == model and run.condition in conditions]
         seeds = {int(seed) for seed in there["seed"]}
         short = []
         for optimizer, condition in itertools.product(in_order(there["optimizer"]), conditions):

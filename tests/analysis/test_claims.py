@@ -238,7 +238,7 @@ def test_c4(ef_gap: float, verdict: Verdict) -> None:
 def scored(sync: float, ef: float, low: float, high: float) -> Any:
     change = Difference(low, high, OVER_ITEMS, mean=ef - sync, num_seeds=1)
     scores = {"sync": Estimate(sync, None, 1), "async_ef": Estimate(ef, None, 1)}
-    return c5_downstream.downstream.Row("muon", "piqa", "acc", 1838, scores, change)
+    return c5_downstream.downstream.Row("muon", "piqa", "acc", 1838, scores, change, {})
 
 
 @pytest.mark.parametrize(

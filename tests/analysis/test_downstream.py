@@ -138,7 +138,7 @@ def test_make_tables_writes_table_4_where_runs_were_scored(runs, tmp_path, capsy
 
 
 def scored_seeds(plant, optimizer: str = "adamw", seeds: int = 3, **values) -> Path:
-    """A run for each condition and seed, scored on PIQA: seed s of sync has 100 + 10 s right answers, others 10 less."""
+    """A run for each condition and seed, on PIQA: seed s of sync has 100 + 10 s right answers, others 10 less."""
     for condition, (delay, correction) in DELAY_AND_CORRECTION.items():
         for seed in range(seeds):
             run = plant(optimizer=optimizer, delay=delay, correction=correction, seed=seed, **values)
@@ -180,7 +180,7 @@ def test_cells_over_fewer_seeds_say_so_and_what_scores_the_rest(plant):
     assert table is not None
     assert "AdamW n=2/1/1" in to_markdown(table)
     (missing,) = table.missing
-    cells, _, command = missing.partition(": ")
+    _, cells, command = missing.split(": ")
     others = "MMLU, ARC-Easy, ARC-Challenge, HellaSwag, BoolQ, OpenBookQA"
     assert cells == f"AdamW sync on {others}; AdamW async; AdamW async + EF; Muon"
     train = "python -m asyncpp.sweep run table2_error_feedback seeds=[0,1]"

@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 from planted import DELAY_AND_CORRECTION, PlantRun
 
+import documents
 import make_tables as command
 from command_line import run_command
 from experiments import load_experiments
 from labels import OPTIMIZERS
 from table_formats import MISSING, to_csv, to_latex, to_markdown
-from tables import Table, make_tables, not_made
+from tables import Table, mixture_tables, not_made, optimizer_tables
 
 
 def run(*arguments: str) -> int:
@@ -24,7 +25,8 @@ def run(*arguments: str) -> int:
 
 
 def tables_of(runs_dir: Path) -> list[Table]:
-    return make_tables(load_experiments(runs_dir))
+    experiments = load_experiments(runs_dir)
+    return [*optimizer_tables(experiments), *mixture_tables(experiments)]
 
 
 def cells(markdown: str) -> list[list[str]]:
@@ -257,6 +259,7 @@ def test_json_is_one_document(planted_demo: Path, tmp_path: Path, capsys: pytest
     rows = {row["optimizer"]: row for row in document["table2"]["rows"]}
     assert rows["adamw"]["recovered_fraction"] == pytest.approx(0.5)
     assert rows["adamw"]["paper_async"] == 2.89
+    assert len(document["passed_over"]) == 18
     assert all("no finite validation curve" in entry["reason"] for entry in document["passed_over"])
     assert [entry["title"] for entry in document["not_made"]] == ["Table 3", "Table 4"]
     assert document["table2"]["missing"][0].startswith("No runs yet: NorMuon, ")
@@ -317,3 +320,13 @@ def test_the_script_runs_as_a_newcomer_types_it() -> None:
     script = Path(command.__file__)
     finished = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, check=True)
     assert "python analysis/make_tables.py [runs=" in finished.stdout
+
+
+def test_one_table_is_made_without_the_others(planted_demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiments = load_experiments(planted_demo)
+    everything = {table.file_name: table for table in documents.make_documents(experiments, 4, 4).tables}
+    for other in ("time_to_loss", "downstream"):
+        monkeypatch.delattr(documents, other)
+    (table2,) = documents.make_document(experiments, "table2", 4, 4)
+    assert table2 == everything["table2"]
+    assert documents.make_document(experiments, "table3", 4, 4) == []
