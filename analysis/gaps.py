@@ -31,8 +31,8 @@ IN_NOISE = "in noise"
 class Estimate:
     """A mean over seeds; ``spread`` is the sample standard deviation over them, None for one seed.
 
-    interval: of LEVEL, for the mean (significance.py says which kind). p_value: of the mean being zero, where that is
-    a question. None where seeds are too few for them.
+    interval: of LEVEL, for the mean; it says which kind it is. p_value: of the mean being the ``null`` of tested(),
+    where that is a question. None where seeds are too few for them.
     """
 
     mean: float

@@ -160,7 +160,7 @@ def legend(rows: list[Row], num_stages: int, num_micro_batches: int) -> list[str
         "never does, more than all that it had (> 1.00).",
         "async is: faster or slower to that loss, where the 95 % interval of tokens tells (Student's t over seeds).",
         "A synchronous run planned for fewer tokens would anneal sooner and be there earlier: true factors are larger.",
-        "No number of the paper's: it gives throughputs of its schedule model, and no tokens at equal loss.",
+        "No number of the paper's is beside these: tokens at equal loss of its runs are not known to us.",
     ]
 
 

@@ -28,8 +28,9 @@ from ledger import (
     c7_batch_size,
     c8_moments,
 )
+from ledger.report import statement_cells
 from ledger.verdicts import Statement, Verdict, judge, losses_by_seed, more_seeds, overall
-from significance import OVER_ITEMS, Difference, Interval
+from significance import OVER_ITEMS, OVER_SEEDS, STUDENT, Difference, Interval
 from table_formats import MISSING
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
@@ -100,6 +101,28 @@ def test_planted_effects_come_back_with_intervals_runs_and_a_command(world: Path
     assert [statement.effect.mean for statement in first_and_second] == pytest.approx([0.6, 0.8, 0.1], abs=0.02)
     assert claims["C8"].command == "python -m asyncpp.sweep run moments seeds=[0,1,2,3,4,5]"
     assert claims["C5"].command.startswith("python -m asyncpp.sweep run table4_downstream && python eval/run.py")
+
+
+def test_a_statement_has_one_p_value_and_says_which_interval_it_shows(world: Path, tmp_path: Path) -> None:
+    assert run(f"runs={world}", f"out={tmp_path}") == 0
+    claims = {claim["name"]: claim for claim in json.loads((tmp_path / "claims.json").read_text())["claims"]}
+    effects = [statement["effect"] for claim in claims.values() for statement in claim["statements"]]
+    assert effects and not any("p_value" in effect for effect in effects if effect)
+    share = claims["C3"]["statements"][0]
+    assert share["effect"]["interval"]["method"] == OVER_SEEDS
+    assert claims["C1"]["statements"][0]["effect"]["interval"]["method"] == STUDENT
+    shares = (tmp_path / "claims.md").read_text().partition("## C3")[2].partition("## C4")[0]
+    assert f"] ({OVER_SEEDS}) of the gap" in shares
+    c5 = Statement("", OPEN, Estimate(0.0, None, 1, Interval(-0.1, 0.1, OVER_ITEMS)), "accuracy", "", None, [])
+    assert statement_cells(c5)[2] == f"+0 [-0.1, 0.1] ({OVER_ITEMS}) accuracy"
+
+
+def test_an_effect_that_is_not_defined_is_over_as_many_seeds_as_its_p_value() -> None:
+    statements = c3_error_feedback.judge_error_feedback(frame(conditions("adan", -0.1, 0.5)))
+    adan = next(statement for statement in statements if statement.text.startswith("Adan"))
+    assert adan.effect is None and adan.p_value is not None
+    *_, num_seeds, p_value = statement_cells(adan)
+    assert (num_seeds, p_value) == ("3", f"{adan.p_value:.2g}")
 
 
 def test_a_claim_without_runs_names_the_size_of_those_that_there_are(plant: PlantRun) -> None:
