@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncpp.records import write_atomically
-from command_line import output_folder, report_passed_over, run_command
+from command_line import command_of, output_folder, report_passed_over, run_command
 from experiments import Experiments, load_experiments
 from ledger import (
     c1_optimizer,
@@ -61,8 +61,7 @@ def main(options: ClaimsOptions) -> None:
         "passed_over": [entry.as_dict() for entry in experiments.passed_over],
     }
     text = json.dumps(document, indent=2, allow_nan=False)
-    scale = f" scale={options.scale}" if options.scale else ""
-    made_by = f"python analysis/claims.py runs={options.runs}{scale} out={options.out}"
+    made_by = command_of("claims.py", options)
     write_atomically(out / f"{FILE_NAME}.json", f"{text}\n")
     write_atomically(out / f"{FILE_NAME}.md", to_markdown(claims, made_by))
     if options.json:

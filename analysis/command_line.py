@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from asyncpp.arguments import Options
 from asyncpp.arguments import run_command as run_parsed
 from asyncpp.errors import EXIT_DONE, require
 from runs import PassedOver
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def run_command(
@@ -26,6 +32,20 @@ def run_command(
         return EXIT_DONE
 
     return run_parsed(usage or "", arguments, schema, done)
+
+
+def command_of(script: str, options: DataclassInstance) -> str:
+    """What made a file, for its readers: ``script`` with runs and out, and what else differs from the defaults.
+
+    Without json, which changes nothing but what is printed.
+    """
+    told = [
+        f"{field.name}={shlex.quote(str(value))}"
+        for field in fields(options)
+        if (value := getattr(options, field.name)) != field.default or field.name in ("runs", "out")
+        if field.name != "json"
+    ]
+    return " ".join([f"python analysis/{script}", *told])
 
 
 def output_folder(out: Path) -> Path:

@@ -6,7 +6,8 @@ What eval/run.py left beside the runs is read: <run>/eval/step-<num_steps>-x.jso
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,65 +16,97 @@ import numpy as np
 import pandas as pd
 
 from asyncpp.errors import ConfigError
-from gaps import paper
+from experiments import EXPERIMENTS, SCORE
+from gaps import Estimate, paper
 from labels import BENCHMARKS, CONDITIONS, in_order, optimizer_title
-from table_formats import MISSING, aligned, latex_cell, wrapped
+from significance import Difference, difference
+from table_formats import MISSING, aligned, booktabs, estimate_text, wrapped
 
 FILE_NAME = "table4"
 TITLE = "Table 4. What the delay does downstream"
 SETTINGS = ("num_fewshot", "limit", "max_length", "dtype", "items_sha256")  # in which compared scores must agree
-NUM_RESAMPLES = 10_000
-LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class Difference:
-    """async with EF minus sync, over the seeds that both have. low, high: its LEVEL interval, over items."""
-
-    mean: float
-    low: float
-    high: float
-    num_seeds: int
+HEADER = ("benchmark", "source", "items", *CONDITIONS.values(), "EF - sync [95 %]")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One optimizer on one benchmark. accuracies: fractions by condition, means over seeds; None without a run."""
+    """One optimizer on one benchmark. scores: accuracies (fractions) by condition, over the seeds of each; None
+    without a run. difference: async with EF minus sync, over the seeds that both have. seeds: those of each score."""
 
     optimizer: str
     task: str
     metric: str
     num_items: int
-    accuracies: Mapping[str, float | None]
+    scores: Mapping[str, Estimate | None]
     difference: Difference | None
+    seeds: Mapping[str, set[int]]
 
     @property
-    def paper(self) -> Mapping[str, Any]:
-        return paper()["downstream_accuracy"].get(self.task, {})
+    def accuracies(self) -> dict[str, float | None]:
+        """The mean of each condition."""
+        return {name: score.mean if score else None for name, score in self.scores.items()}
+
+    @property
+    def num_seeds(self) -> dict[str, int]:
+        """Of each condition."""
+        return {name: score.num_seeds if score else 0 for name, score in self.scores.items()}
 
     def record(self) -> dict[str, Any]:
         """Plain values for CSV and JSON."""
-        d = self.difference
         own: dict[str, Any] = {"optimizer": self.optimizer, "task": self.task, "metric": self.metric}
-        own |= {"num_items": self.num_items, **self.accuracies}
+        own["num_items"] = self.num_items
+        for name, score in self.scores.items():
+            own |= {name: self.accuracies[name], f"{name}_spread": score.spread if score else None}
+            own[f"{name}_num_seeds"] = self.num_seeds[name]
+        d = self.difference
         own |= {"difference": d.mean if d else None, "low": d.low if d else None, "high": d.high if d else None}
-        own |= {f"paper_{name}": self.paper.get(name) for name in ("sync", "async_ef")}
-        return own | {"num_seeds": d.num_seeds if d else 0, "paper_mark": self.paper.get("mark")}
+        return own | {"difference_num_seeds": d.num_seeds if d else 0}
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one scale. setting: what was scored. missing: what has no scores yet, with the command for it."""
+
+    setting: str
+    rows: list[Row]
+    missing: list[str]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as plain values, and the paper's after them, whose optimizer is not known."""
+        theirs = [
+            {"task": task, **{f"paper_{key}": value for key, value in _paper(task).items()}}
+            for task in dict.fromkeys(row.task for row in self.rows)
+            if _paper(task)
+        ]
+        records = [*(row.record() for row in self.rows), *theirs]
+        keys = dict.fromkeys(key for record in records for key in record)
+        return [{key: record.get(key) for key in keys} for record in records]
+
+
+def make_table(frame: pd.DataFrame) -> Table | None:
+    """The table of the runs of ``frame`` (of runs.comparable), None where none is scored."""
+    rows = make_rows(frame)
+    if not rows:
+        return None
+    run = frame.iloc[0]  # what its runs have in common is the same for all
+    sweeps = ", ".join(sorted(set(frame["sweep_name"])))
+    setting = f"runs of {sweeps}, model={run['model']}, {run['num_steps']:,} steps, {run['tokens_seen']:,} tokens a run"
+    return Table(setting, rows, _missing(rows, frame))
 
 
 def make_rows(frame: pd.DataFrame) -> list[Row]:
-    """A row for each optimizer and benchmark that runs of ``frame`` (of runs.comparable) were scored on."""
+    """A row for each benchmark and optimizer that runs of ``frame`` (of runs.comparable) were scored on."""
     cells = zip(*(frame[name] for name in ("optimizer", "condition", "seed", "folder", "num_steps")), strict=True)
     scored = [
         (optimizer, (condition, seed), scores_of(folder, int(num_steps)))
         for optimizer, condition, seed, folder, num_steps in cells
     ]
     rows = []
-    for optimizer in in_order(name for name, _, _ in scored):
-        for task, (_, metric) in BENCHMARKS.items():
+    for task, benchmark in BENCHMARKS.items():
+        for optimizer in in_order(name for name, _, _ in scored):
             own = {cell: scores[task] for name, cell, scores in scored if name == optimizer and task in scores}
             if own:
-                rows.append(_row(optimizer, task, metric, own))
+                rows.append(_row(optimizer, task, benchmark.metric, own))
     return rows
 
 
@@ -98,13 +131,17 @@ def _row(optimizer: str, task: str, metric: str, entries: Mapping[tuple[str, int
             accepted = f"expected scores of {task} with one {key} for all, not {first[key]} and {other[key]}"
             raise ConfigError("runs", optimizer, accepted)
     marks = {cell: marks_of(entry, metric) for cell, entry in entries.items()}
-    accuracies = {
-        name: float(np.mean(own)) if (own := [m for (condition, _), m in marks.items() if condition == name]) else None
-        for name in CONDITIONS
-    }
-    seeds = [seed for condition, seed in marks if condition == "sync" and ("async_ef", seed) in marks]
-    paired = [(marks["sync", seed], marks["async_ef", seed]) for seed in seeds]
-    return Row(optimizer, task, metric, len(next(iter(marks.values()))), accuracies, difference(paired))
+    seeds = {name: {seed for condition, seed in marks if condition == name} for name in CONDITIONS}
+    scores = {name: _score([float(marks[name, seed].mean()) for seed in sorted(seeds[name])]) for name in CONDITIONS}
+    paired = [(marks["sync", seed], marks["async_ef", seed]) for seed in sorted(seeds["sync"] & seeds["async_ef"])]
+    return Row(optimizer, task, metric, len(next(iter(marks.values()))), scores, difference(paired), seeds)
+
+
+def _score(accuracies: Sequence[float]) -> Estimate | None:
+    if not accuracies:
+        return None
+    spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
+    return Estimate(statistics.mean(accuracies), spread, len(accuracies))
 
 
 def marks_of(entry: Mapping[str, Any], metric: str) -> np.ndarray:
@@ -113,65 +150,86 @@ def marks_of(entry: Mapping[str, Any], metric: str) -> np.ndarray:
     return np.unpackbits(packed, count=entry["n"]).astype(np.int64)
 
 
-def difference(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Difference | None:
-    """Of marks (items,) of 0 and 1 by seed: sync's and the other's. Resampling whole items keeps each one's pairing.
-
-    The seeds' own variation is not in the interval: it holds for these trained models.
-    """
-    if not pairs:
-        return None
-    sums = np.sum([other - sync for sync, other in pairs], axis=0)
-    values, counts = np.unique(sums, return_counts=True)
-    resampled = np.random.default_rng(0).multinomial(len(sums), counts / len(sums), NUM_RESAMPLES) @ values
-    low, high = np.quantile(resampled / (len(sums) * len(pairs)), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Difference(float(sums.mean()) / len(pairs), float(low), float(high), len(pairs))
+def to_markdown(table: Table) -> str:
+    notes = wrapped([*legend(table), *table.missing])
+    return "\n".join([f"### {TITLE}", "", *aligned(HEADER, list(_lines(table))), "", *notes]) + "\n"
 
 
-def to_markdown(rows: list[Row]) -> str:
-    header = ["optimizer", "benchmark", "items", *CONDITIONS.values(), "EF - sync", "95 % interval"]
-    lines = []
-    for row in rows:
-        lines.append([optimizer_title(row.optimizer), BENCHMARKS[row.task][0], f"{row.num_items:,}", *_cells(row)])
-        if row.paper:
-            theirs = [_number(row.paper.get(name)) for name in CONDITIONS]
-            change = row.paper["async_ef"] - row.paper["sync"]
-            lines.append(["", f"paper [{row.paper['mark']}]", MISSING, *theirs, f"{change:+.3f}", MISSING])
-    return "\n".join([f"### {TITLE}", "", *aligned(header, lines), "", *wrapped(legend())]) + "\n"
+def to_csv(table: Table) -> str:
+    return pd.DataFrame(table.records()).to_csv(index=False, float_format="%.6g")
 
 
-def to_csv(rows: list[Row]) -> str:
-    return pd.DataFrame([row.record() for row in rows]).to_csv(index=False, float_format="%.6g")
+def to_latex(table: Table) -> str:
+    return booktabs([TITLE, *legend(table)], HEADER, list(_lines(table)))
 
 
-def to_latex(rows: list[Row]) -> str:
-    names = ["optimizer", "benchmark", "items", *CONDITIONS.values(), "EF - sync", "interval", "paper sync", "paper EF"]
-    lines = [*(f"% {line}" for line in (TITLE, *legend())), rf"\begin{{tabular}}{{ll{'r' * 8}}}", r"\toprule"]
-    lines += [" & ".join(names) + r" \\", r"\midrule"]
-    for row in rows:
-        theirs = [_number(row.paper.get(name)) for name in ("sync", "async_ef")]
-        cells = [optimizer_title(row.optimizer), BENCHMARKS[row.task][0], str(row.num_items), *_cells(row), *theirs]
-        lines.append(" & ".join(latex_cell(cell) for cell in cells) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def legend() -> list[str]:
+def legend(table: Table) -> list[str]:
     """What a reader must know beside the cells."""
-    own = ", ".join(f"{title} {metric}" for title, metric in BENCHMARKS.values())
+    numbers = paper()
+    metrics = ", ".join(f"{own.title} {own.metric} ({own.chance:g})" for own in BENCHMARKS.values())
+    marks = ", ".join(f"[{mark}] {meaning}" for mark, meaning in numbers["marks"].items())
     return [
-        f"Accuracies, higher is better, of the last checkpoint at x, means over seeds: {own}; "
-        "the paper does not say which.",
-        "Chance is 0.25, for PIQA and BoolQ 0.50. Near it a difference says nothing of larger models.",
+        f"Accuracies, higher is better, of the last checkpoint at x: {metrics}; in brackets that of a guess, near "
+        "which a difference says nothing of larger models. Which metrics the paper's are is not known to us.",
+        f"ours: {table.setting}; mean ±sample standard deviation over n seeds, column by column where n differs.",
         "EF - sync: over the seeds that have both, with the interval of a paired bootstrap over items; where it "
         "contains 0, these items show no difference. It does not cover the variation over seeds.",
-        f"paper: {paper()['source']}, {paper()['large_model']['setting']}.",
+        f"paper: {numbers['source']}, {numbers['large_model']['setting']}, of an optimizer that is not known to us; "
+        f"{marks}.",
     ]
 
 
-def _cells(row: Row) -> Iterator[str]:
-    yield from (_number(row.accuracies[name]) for name in CONDITIONS)
+def _lines(table: Table) -> Iterator[list[str]]:
+    """Of each benchmark a line an optimizer, and then the paper's."""
+    for task, benchmark in BENCHMARKS.items():
+        lines = [_ours(row) for row in table.rows if row.task == task]
+        if lines and _paper(task):
+            lines.append(_theirs(_paper(task)))
+        for place, line in enumerate(lines):
+            yield [benchmark.title if place == 0 else "", *line]
+
+
+def _ours(row: Row) -> list[str]:
+    counts = [str(count) for count in row.num_seeds.values()]
+    seeds = counts[0] if len(set(counts)) == 1 else "/".join(counts)
+    scores = [estimate_text(score, 3) if score else MISSING for score in row.scores.values()]
     d = row.difference
-    yield from (f"{d.mean:+.3f}", f"[{d.low:+.3f}, {d.high:+.3f}]") if d else (MISSING, MISSING)
+    change = f"{d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}]" if d else MISSING
+    return [f"{optimizer_title(row.optimizer)} n={seeds}", f"{row.num_items:,}", *scores, change]
 
 
-def _number(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.3f}"
+def _theirs(numbers: Mapping[str, Any]) -> list[str]:
+    scores = [f"{numbers[name]:.3f}" if name in numbers else MISSING for name in CONDITIONS]
+    return [f"paper [{numbers['mark']}]", MISSING, *scores, f"{numbers['async_ef'] - numbers['sync']:+.3f}"]
+
+
+def _paper(task: str) -> Mapping[str, Any]:
+    """The paper's accuracies by condition, and their mark; empty where none is known."""
+    return paper()["downstream_accuracy"].get(task, {})
+
+
+def _missing(rows: Sequence[Row], frame: pd.DataFrame) -> list[str]:
+    """The cells that lack a seed which another has, and what trains and scores the runs for them."""
+    scored = {(row.optimizer, row.task, name): seeds for row in rows for name, seeds in row.seeds.items()}
+    every = set().union(*scored.values())
+    cells = []
+    for optimizer in in_order(row.optimizer for row in rows):
+        for name, title in CONDITIONS.items():
+            short = [
+                own.title for task, own in BENCHMARKS.items() if every - scored.get((optimizer, task, name), set())
+            ]
+            on = "" if len(short) == len(BENCHMARKS) else f" on {', '.join(BENCHMARKS[task].title for task in short)}"
+            cells += [f"{optimizer_title(optimizer)} {title}{on}"] if short else []
+    unscored = set(frame.loc[frame["condition"].isin(list(CONDITIONS)), "optimizer"]) - {row.optimizer for row in rows}
+    cells += [optimizer_title(optimizer) for optimizer in in_order(unscored)]
+    return [f"No scores yet: {'; '.join(cells)}: {_command(frame)}"] if cells else []
+
+
+def _command(frame: pd.DataFrame) -> str:
+    """What trains the conditions of a frame with all of its seeds, and scores them."""
+    sweep, model = str(frame["sweep_name"].iloc[0]), str(frame["model"].iloc[0])
+    seeds = sorted({int(seed) for seed in frame["seed"]})
+    own = [experiment for experiment in EXPERIMENTS.values() if sweep in experiment.sweeps and not experiment.then]
+    listed = ",".join(str(seed) for seed in seeds)
+    train = own[0].command(model, seeds) if own else f"python -m asyncpp.sweep run {sweep} seeds=[{listed}]"
+    return f"{train} && {SCORE.format(folder=sweep)}"

@@ -40,13 +40,24 @@ class Experiment:
     conditions: tuple[str, ...] = tuple(CONDITIONS)
     then: str | None = None
 
-    def command(self, scale: str | None = None, seeds: Sequence[int] | None = None) -> str:
-        """What makes its runs, or more of them. scale: a model's name; None is the sweep's first scale."""
-        options = [f"scale={name}"] if (name := _sweep_scale(self.run, scale)) else []
+    def command(self, model: str | None = None, seeds: Sequence[int] | None = None) -> str:
+        """What makes its runs, or more of them, at the scale of ``model``; None is the sweep's first scale.
+
+        Where the sweep has no such scale it is a comment that says so: nothing of another size stands in for it.
+        """
+        scales = _scales(self.run)
+        fitting = [name for name, trained in scales.items() if model is None or _size(trained) == _size(model)]
+        if not fitting:
+            return f"# no sweep of this size: {self.run} has {', '.join(scales)}, not {model}"
+        is_first = fitting[0] == next(iter(scales))
+        options = [] if is_first else [f"scale={fitting[0]}"]
         options += [f"seeds=[{','.join(str(seed) for seed in seeds)}]"] if seeds else []
         sweep = " ".join(["python -m asyncpp.sweep run", self.run, *options])
         return f"{sweep} && {self.then}" if self.then else sweep
 
+
+# Scores the runs of a sweep's folder on Table 4's benchmarks.
+SCORE = "python eval/run.py 'ckpt=runs/{folder}/*' eval.data_root=data/benchmarks max_length=512"
 
 EXPERIMENTS = {
     "optimizers": Experiment("Tables 1 and 2", "table2_error_feedback", ("table1_optimizers", "table2_error_feedback")),
@@ -55,7 +66,7 @@ EXPERIMENTS = {
         "Table 4",
         "table4_downstream",
         ("table4_downstream", "table3_moe"),  # whose runs it shares; where none is scored, scored runs of Table 2 do
-        then="python eval/run.py 'ckpt=runs/table3_moe/*' eval.data_root=data/benchmarks max_length=512",
+        then=SCORE.format(folder="table3_moe"),
     ),
     "momentum": Experiment(
         "Figure 4 (momentum)",
@@ -89,6 +100,17 @@ EXPERIMENTS = {
     "probes": Experiment("staleness probes", "probes", ("probes",)),
 }
 
+
+@dataclass(frozen=True)
+class Missing:
+    """A table or figure for which there are no runs, why, and the command that makes them."""
+
+    name: str
+    title: str
+    reason: str
+    command: str
+
+
 # What stands for Tables 1 and 2 where their own sweeps have no runs, and no table otherwise.
 DEMO = "demo"
 
@@ -96,24 +118,26 @@ DEMO = "demo"
 @dataclass(frozen=True)
 class Experiments:
     """frames: by experiment and scale (a model's name), as runs.comparable makes them. An experiment without runs has
-    no scales. passed_over: folders that count nowhere, and why. failed: those of them that failed, by experiment."""
+    no scales. models: every one that there are usable runs of. passed_over: folders that count nowhere, and why.
+    failed: those of them that failed, by experiment."""
 
-    runs_dir: Path
     frames: dict[str, dict[str, pd.DataFrame]]
+    models: list[str]
     passed_over: list[PassedOver]
     failed: dict[str, list[FailedRun]]
 
-    def frame(self, experiment: str, scale: str | None = None) -> pd.DataFrame | None:
-        """The runs of ``experiment`` at ``scale``, or at its only one; None where there are none.
+    def missing(self, name: str, title: str, experiment: str, runs: str = "runs") -> Missing:
+        """Of a table or figure that is made of ``experiment``, which has none of the ``runs`` that it takes."""
+        reason = f"no {runs} of {' or '.join(EXPERIMENTS[experiment].sweeps)}"
+        return Missing(name, title, reason, self.command(experiment))
 
-        Raises ConfigError where there are several scales and none is chosen.
-        """
-        frames = self.frames[experiment]
-        if scale is not None:
-            return frames.get(scale)
-        several = f"expected scale=<one of {', '.join(frames)}>: there are runs of each"
-        require(len(frames) <= 1, "runs", self.runs_dir, several)
-        return next(iter(frames.values()), None)
+    def command(self, experiment: str) -> str:
+        """What makes the runs of an experiment that has none, at the smallest of the sizes that are here."""
+        sizes = {_size(model) for model in self.models}
+        trained = _scales(EXPERIMENTS[experiment].run).values()
+        return EXPERIMENTS[experiment].command(
+            next((model for model in trained if _size(model) in sizes), self.models[0])
+        )
 
 
 def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
@@ -146,7 +170,8 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     known = ", ".join(sweep for experiment in EXPERIMENTS.values() for sweep in experiment.sweeps)
     accepted = f"expected runs of one of the sweeps {known}, or of one sweep alone; found {found}"
     require(any(frames.values()), "runs", runs_dir, accepted)
-    return Experiments(runs_dir, frames, sorted(passed_over, key=lambda entry: entry.folder), failed)
+    there = list(dict.fromkeys(row["model"] for row in rows))
+    return Experiments(frames, there, sorted(passed_over, key=lambda entry: entry.folder), failed)
 
 
 def _require_equal_tokens(runs_dir: Path, frame: pd.DataFrame) -> None:
@@ -159,12 +184,15 @@ def _require_equal_tokens(runs_dir: Path, frame: pd.DataFrame) -> None:
     require(most["tokens_seen"] - fewest["tokens_seen"] <= largest_batch, "runs", runs_dir, accepted)
 
 
-def _sweep_scale(sweep: str, model: str | None) -> str | None:
-    """What the sweep file calls the scale of ``model``; None where that is its first, or there is no such scale."""
-    file = SWEEPS / f"{sweep}.yaml"
-    scales = yaml.safe_load(file.read_text(encoding="utf-8"))["scales"] if file.is_file() else {}
-    names = [name for name, overrides in scales.items() if overrides["model"] == model]
-    return names[0] if names and names[0] != next(iter(scales)) else None
+def _scales(sweep: str) -> dict[str, str]:
+    """The model that each scale of a sweep's file trains, in the file's order: from small to large."""
+    scales = yaml.safe_load((SWEEPS / f"{sweep}.yaml").read_text(encoding="utf-8"))["scales"]
+    return {name: overrides["model"] for name, overrides in scales.items()}
+
+
+def _size(model: str) -> str:
+    """A mixture of experts counts as the dense model that it is made of: sweeps call both one scale."""
+    return model.removesuffix("_moe")
 
 
 def _sweeps(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ IN_NOISE = "in noise"
 class Estimate:
     """A mean over seeds; ``spread`` is the sample standard deviation over them, None for one seed.
 
-    interval: of LEVEL, for the mean (significance.py says which kind). p_value: of the mean being zero, where that is
-    a question. None where seeds are too few for them.
+    interval: of LEVEL, for the mean; it says which kind it is. p_value: of the mean being the ``null`` of tested(),
+    where that is a question. None where seeds are too few for them.
     """
 
     mean: float
@@ -58,10 +58,6 @@ class Comparison:
     gap: Estimate | None
     recovered: Estimate | None
     undefined: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain containers, ready for JSON."""
-        return asdict(self)
 
 
 def compare(losses: pd.DataFrame, smallest_gap: float = SMALLEST_GAP) -> Comparison:
@@ -124,7 +120,7 @@ def _share_within_rounding(losses: Mapping[str, Any]) -> Interval:
     """The shares that losses can have which print as ``losses``."""
     sync, late, corrected = ((losses[name] - ROUNDING, losses[name] + ROUNDING) for name in CONDITIONS)
     corners = [(y - z) / (y - x) for x, y, z in itertools.product(sync, late, corrected)]
-    return Interval(min(corners), max(corners))
+    return Interval(min(corners), max(corners), "what rounding allows")
 
 
 def _estimate(values: pd.Series) -> Estimate | None:

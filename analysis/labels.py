@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 OPTIMIZERS = {
     "adamw": "AdamW",
@@ -19,15 +20,26 @@ OPTIMIZERS = {
 # The conditions of the paper's Tables 1 and 2, by the names that runs.condition gives.
 CONDITIONS = {"sync": "sync", "async": "async", "async_ef": "async + EF"}
 
-# The benchmarks of Table 4 by lm-eval's names: printed name, and the metric that is usual for it.
+
+@dataclass(frozen=True)
+class Benchmark:
+    """title: its printed name. metric: lm-eval's name of the one that is usual for it. chance: the accuracy of a
+    guess, a fraction."""
+
+    title: str
+    metric: str
+    chance: float
+
+
+# The benchmarks of Table 4 by lm-eval's names.
 BENCHMARKS = {
-    "mmlu": ("MMLU", "acc"),
-    "arc_easy": ("ARC-Easy", "acc"),
-    "arc_challenge": ("ARC-Challenge", "acc_norm"),
-    "hellaswag": ("HellaSwag", "acc_norm"),
-    "piqa": ("PIQA", "acc"),
-    "boolq": ("BoolQ", "acc"),
-    "openbookqa": ("OpenBookQA", "acc_norm"),
+    "mmlu": Benchmark("MMLU", "acc", 0.25),
+    "arc_easy": Benchmark("ARC-Easy", "acc", 0.25),
+    "arc_challenge": Benchmark("ARC-Challenge", "acc_norm", 0.25),
+    "hellaswag": Benchmark("HellaSwag", "acc_norm", 0.25),
+    "piqa": Benchmark("PIQA", "acc", 0.5),
+    "boolq": Benchmark("BoolQ", "acc", 0.5),
+    "openbookqa": Benchmark("OpenBookQA", "acc_norm", 0.25),
 }
 
 LOSS_CURVES = "loss_curves"  # the figure's file, without a suffix

@@ -1,100 +1,153 @@
 """The learning-rate search behind conf/optimizer: what was tried on the synchronous baseline, and what won.
 
     python -m asyncpp.sweep run appendix_a_learning_rate
-    python analysis/lr_search.py [runs=runs/appendix_a_learning_rate] [out=docs/lr-search-tiny.md] [json=false]
+    python analysis/lr_search.py [runs=runs/appendix_a_learning_rate] [scale=tiny] [out=docs/lr-search-tiny.md]
+                                 [json=false]
 
+runs: a folder that holds run folders, at any depth; those of the sweep above count. scale: the name of a model.
+out: the file that is written; docs/lr-search-<scale>.md where none is named.
+json=true prints the winners as one JSON document, null for an optimizer without one.
 Exit codes: 0 done, 2 bad input.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
-import yaml
 
+import provenance
 from asyncpp.errors import require
-from asyncpp.records import CONFIG_FILE, ENVIRONMENT_FILE, Status, find_runs, write_atomically
-from command_line import run_command
+from asyncpp.records import CONFIG_FILE, write_atomically
+from command_line import output_folder, report_passed_over, run_command
+from experiments import EXPERIMENTS, load_experiments
+from gaps import SMALLEST_GAP
+from labels import in_order
+from runs import FailedRun, UnusableRun, read_config
+from table_formats import MISSING
+
+EXPERIMENT = "learning_rate"
+RUN = ["optimizer", "lr", "seed"]
 
 
 @dataclass
 class SearchOptions:
     runs: Path = Path("runs/appendix_a_learning_rate")
-    out: Path = Path("docs/lr-search-tiny.md")
+    scale: str = "tiny"
+    out: Path | None = None
     json: bool = False
 
 
-def load_search(runs_dir: Path) -> pd.DataFrame:
-    """A row a finished synchronous run: optimizer, lr, seed, val_loss (nats a token; NaN where it diverged)."""
-    rows = []
-    for run in find_runs(runs_dir):
-        if run.summary is None or run.summary["delay"] != "sync" or run.summary["status"] == Status.INTERRUPTED:
-            continue
-        config = yaml.safe_load((run.folder / CONFIG_FILE).read_text())
-        loss = run.summary.get("val_loss") if run.summary["status"] == Status.FINISHED else None
-        rows.append((run.summary["optimizer"], float(config["optimizer"]["lr"]), run.summary["seed"], loss))
-    require(bool(rows), "runs", runs_dir, "expected at least one synchronous run that ended")
-    return pd.DataFrame(rows, columns=["optimizer", "lr", "seed", "val_loss"]).astype({"val_loss": float})
+@dataclass(frozen=True)
+class Search:
+    """One optimizer's. failed: the learning rates of which a run failed. means: by learning rate, nats per token over
+    the seeds that all the others have; NaN of a failed one, and where they share no seed."""
+
+    means: pd.Series
+    failed: list[float]
+
+    @property
+    def best(self) -> float | None:
+        """The rate with the lowest mean, None where no rate has one."""
+        return None if self.means.isna().all() else float(self.means.idxmin())
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of the best rate."""
+        ranked = self.means.dropna().sort_values()
+        is_edge = self.best in (self.means.index.min(), self.means.index.max())
+        is_flat = len(ranked) > 1 and ranked.iloc[1] - ranked.iloc[0] <= SMALLEST_GAP
+        return [note for note, applies in (("edge", is_edge), ("flat", is_flat)) if applies]
+
+    def cell(self, lr: float) -> str:
+        """A rate with its loss; the best one in bold."""
+        loss = "failed" if lr in self.failed else MISSING if math.isnan(self.means[lr]) else f"{self.means[lr]:.3f}"
+        return f"**{lr:g}: {loss}**" if lr == self.best else f"{lr:g}: {loss}"
 
 
-def best(search: pd.DataFrame) -> pd.DataFrame:
-    """For every optimizer its learning rate with the lowest mean loss, and whether it stands at the grid's edge."""
-    means = search.groupby(["optimizer", "lr"])["val_loss"].mean().dropna().reset_index()
-    winners = means.loc[means.groupby("optimizer")["val_loss"].idxmin()].set_index("optimizer")
-    tried = search.groupby("optimizer")["lr"]
-    winners["at_edge"] = (winners["lr"] == tried.min()) | (winners["lr"] == tried.max())
-    return winners
+def main(options: SearchOptions) -> None:
+    experiments = load_experiments(options.runs, options.scale)
+    frame = experiments.frames[EXPERIMENT].get(options.scale, pd.DataFrame(columns=["condition"]))
+    finished = frame[frame["condition"] == "sync"]
+    accepted = f"expected a finished synchronous run of {EXPERIMENTS[EXPERIMENT].run} at scale={options.scale}"
+    require(not finished.empty, "runs", options.runs, accepted)
+    runs = all_runs(finished, failed_runs(experiments.failed[EXPERIMENT]))
+    searches = search(runs)
+    text = to_markdown(searches, sorted(set(runs["seed"])), options.scale, machine_of(finished["folder"]))
+    out = options.out or Path(f"docs/lr-search-{options.scale}.md")
+    output_folder(out.parent)
+    write_atomically(out, text)
+    if options.json:
+        print(json.dumps({name: own.best for name, own in searches.items()}))
+        return
+    report_passed_over(experiments.passed_over)
+    print(text)
 
 
-def to_markdown(search: pd.DataFrame, machine: str) -> str:
+def failed_runs(failed: Iterable[FailedRun]) -> Iterator[dict[str, Any]]:
+    """Optimizer, lr and seed of the synchronous ones."""
+    for run in failed:
+        if run.condition == "sync":
+            try:
+                lr = json.loads(read_config(run.folder / CONFIG_FILE)["optimizer.lr"])
+            except (UnusableRun, KeyError):
+                continue
+            yield {"optimizer": run.optimizer, "lr": lr, "seed": run.seed}
+
+
+def all_runs(finished: pd.DataFrame, failed: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """A row a run: optimizer, lr, seed, val_loss (nats per token; infinite of a failed run that was not made again)."""
+    losses = finished.rename(columns={"optimizer.lr": "lr"})[[*RUN, "val_loss"]]
+    without = pd.DataFrame(failed, columns=RUN).assign(val_loss=math.inf)
+    return pd.concat([losses, without]).drop_duplicates(RUN).astype({"lr": float, "seed": int})
+
+
+def search(runs: pd.DataFrame) -> dict[str, Search]:
+    """Each optimizer's search, from the rows of all_runs."""
+    searches = {}
+    for optimizer in in_order(runs["optimizer"]):
+        own = runs[runs["optimizer"] == optimizer]
+        losses = own.pivot(index="lr", columns="seed", values="val_loss")
+        has_failed = np.isinf(losses).any(axis="columns")
+        shared = losses[~has_failed].dropna(axis="columns")
+        means = shared.mean(axis="columns").reindex(losses.index)
+        searches[optimizer] = Search(means, list(losses.index[has_failed]))
+    return searches
+
+
+def to_markdown(searches: dict[str, Search], seeds: list[int], scale: str, machine: str) -> str:
     """A line an optimizer: every learning rate with its loss, the best one in bold."""
-    winners = best(search)
-    best_lr, at_edge = winners["lr"].to_dict(), winners["at_edge"].to_dict()
-    seeds = ", ".join(str(seed) for seed in sorted(set(search["seed"])))
     lines = [
-        "# Learning rates at tiny scale",
+        f"# Learning rates at {scale} scale",
         "",
         "Validation loss (nats a token) of the synchronous baseline by peak learning rate; the lowest is bold, and is",
         "the default in `conf/optimizer`. The same values are used under delay, as in the paper. Made by",
-        "`python -m asyncpp.sweep run appendix_a_learning_rate && python analysis/lr_search.py`",
-        f"on {machine}. Seeds: {seeds}. `(edge)`: the best is the largest or smallest that was tried.",
+        f"`{EXPERIMENTS[EXPERIMENT].command(scale)} && python analysis/lr_search.py scale={scale}`",
+        f"on {machine}. Seeds: {', '.join(str(seed) for seed in seeds)}.",
+        "`failed`: a seed's run ended without a finite loss, so that this rate cannot be the best.",
+        "`(edge)`: the best is the largest or smallest that was tried.",
+        f"`(flat)`: the second best is within {SMALLEST_GAP:g} of it, which seeds alone can make.",
         "",
         "| optimizer | learning rate: loss |",
         "|---|---|",
     ]
-    for optimizer, rows in search.groupby("optimizer"):
-        cells = []
-        for lr, loss in rows.groupby("lr")["val_loss"].mean().items():
-            cell = f"{lr:g}: {'diverged' if pd.isna(loss) else f'{loss:.3f}'}"
-            cells.append(f"**{cell}**" if lr == best_lr[optimizer] else cell)
-        edge = " (edge)" if at_edge[optimizer] else ""
-        lines.append(f"| {optimizer} | {' · '.join(cells)}{edge} |")
+    for optimizer, own in searches.items():
+        notes = f" ({', '.join(own.notes)})" if own.notes else ""
+        lines.append(f"| {optimizer} | {' · '.join(own.cell(lr) for lr in own.means.index)}{notes} |")
     return "\n".join(lines) + "\n"
 
 
-def machine_of(runs_dir: Path) -> str:
-    """The processor on which the first run was made."""
-    for run in find_runs(runs_dir):
-        environment = json.loads((run.folder / ENVIRONMENT_FILE).read_text())
-        return (
-            f"{environment['num_cpus']} cores of {environment['processor']}, torch {environment['packages']['torch']}"
-        )
-    return "an unknown machine"
-
-
-def main(options: SearchOptions) -> None:
-    search = load_search(options.runs)
-    text = to_markdown(search, machine_of(options.runs))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.out, text)
-    if options.json:
-        print(json.dumps({name: float(lr) for name, lr in best(search)["lr"].items()}))
-    else:
-        print(text)
+def machine_of(folders: Iterable[Path]) -> str:
+    """The processors and torch that the runs were made with."""
+    values = provenance.versions(folders)
+    return f"{values['num_cpus']} cores of {values['processor']}, torch {values.get('torch', 'not recorded')}"
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from command_line import output_folder, report_passed_over, run_command
-from experiments import load_experiments
-from figures.catalogue import Missing, draw_all
+from experiments import Missing, load_experiments
+from figures.catalogue import draw_all
 from figures.style import save
 
 

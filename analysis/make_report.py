@@ -16,11 +16,11 @@ from pathlib import Path
 
 from asyncpp.records import write_atomically
 from claims import judge_claims
-from command_line import output_folder, report_passed_over, run_command
-from experiments import load_experiments
-from figures.catalogue import Drawn, Missing, draw_all
+from command_line import command_of, output_folder, report_passed_over, run_command
+from documents import make_documents
+from experiments import Missing, load_experiments
+from figures.catalogue import Drawn, draw_all
 from ledger.report import to_markdown
-from make_tables import make_documents
 from overhead import step_time_ratio
 from report import Text, render
 
@@ -40,21 +40,16 @@ def main(options: ReportOptions) -> None:
     step_time_ratio(options.num_stages, options.num_micro_batches)  # refuses a bad shape before runs are read
     experiments = load_experiments(options.runs, options.scale)
     out = output_folder(options.out)
-    command = f"python analysis/make_report.py runs={options.runs}"
+    command = command_of("make_report.py", options)
     texts = [Text("claims", "Claims", to_markdown(judge_claims(experiments), command))]
     documents = make_documents(experiments, options.num_stages, options.num_micro_batches)
-    texts += [Text(document.file_name, document.title, document.texts[0]) for document in documents]
+    texts += [Text(document.file_name, document.title, document.texts[0]) for document in documents.tables]
     drawn = list(draw_all(experiments))
     figures = [entry for entry in drawn if isinstance(entry, Drawn)]
-    passed_over = experiments.passed_over + [entry for figure in figures for entry in figure.passed_over]
-    page = render(
-        experiments,
-        texts,
-        figures,
-        [entry for entry in drawn if isinstance(entry, Missing)],
-        passed_over,
-        command,
-    )
+    left_out = [entry for figure in figures for entry in figure.passed_over]
+    passed_over = experiments.passed_over + documents.passed_over + left_out
+    missing = documents.not_made + [entry for entry in drawn if isinstance(entry, Missing)]
+    page = render(experiments, texts, figures, missing, passed_over, command)
     write_atomically(out / FILE_NAME, page)
     report_passed_over(passed_over)
     print(f"report: {out / FILE_NAME}")

@@ -16,23 +16,17 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import downstream
-import time_to_loss
 from asyncpp.errors import require
 from asyncpp.records import write_atomically
 from command_line import output_folder, report_passed_over, run_command
-from experiments import Experiments, load_experiments
+from documents import SUFFIXES, Document, make_documents
+from experiments import load_experiments
 from labels import LOSS_CURVES
 from overhead import step_time_ratio
-from runs import PassedOver
-from table_formats import markdown_legend, markdown_missing, markdown_table, to_csv, to_latex, to_markdown
-from tables import make_tables, not_made
-
-SUFFIXES = (".md", ".csv", ".tex")
 
 
 @dataclass
@@ -45,38 +39,21 @@ class TablesOptions:
     json: bool = False
 
 
-@dataclass(frozen=True)
-class Document:
-    """One table in every form. printed: what a terminal shows of it. texts: the files' contents, in SUFFIXES' order.
-
-    missing: what has no runs yet, with the command that makes it. passed_over: runs that count elsewhere, but not here.
-    """
-
-    file_name: str
-    title: str
-    records: list[dict[str, Any]]
-    printed: str
-    texts: tuple[str, str, str]
-    missing: list[str]
-    passed_over: list[PassedOver] = field(default_factory=list)
-
-
 def main(options: TablesOptions) -> None:
     step_time_ratio(options.num_stages, options.num_micro_batches)  # refuses a bad shape before runs are read
     experiments = load_experiments(options.runs, options.scale)
-    documents = make_documents(experiments, options.num_stages, options.num_micro_batches)
-    passed_over = experiments.passed_over + [entry for document in documents for entry in document.passed_over]
+    made = make_documents(experiments, options.num_stages, options.num_micro_batches)
+    documents, passed_over = made.tables, experiments.passed_over + made.passed_over
     accepted = "expected runs with a delay of zero or one update and the correction none or ef, or scored runs"
     require(bool(documents), "runs", options.runs, accepted)
     files = write(documents, output_folder(options.out))
-    not_there = not_made(document.file_name for document in documents)
     if options.json:
         values: dict[str, Any] = {
             document.file_name: {"title": document.title, "rows": document.records, "missing": document.missing}
             for document in documents
         }
         values["passed_over"] = [entry.as_dict() for entry in passed_over]
-        values |= {"not_made": not_there, "files": [str(file) for file in files]}
+        values |= {"not_made": [asdict(entry) for entry in made.not_made], "files": [str(file) for file in files]}
         print(json.dumps(values, indent=2, allow_nan=False))
         return
     report_passed_over(passed_over)
@@ -85,60 +62,11 @@ def main(options: TablesOptions) -> None:
     suffixes = ",".join(suffix.removeprefix(".") for suffix in SUFFIXES)
     names = ", ".join(f"{options.out / document.file_name}.{{{suffixes}}}" for document in documents)
     print("tables:", names)
-    for line in not_there:
-        print("not made, for want of runs:", line)
+    for entry in made.not_made:
+        print(f"not made: {entry.title}: {entry.reason}; {entry.command}")
     figure = options.out / f"{LOSS_CURVES}.png"
     command = f"python analysis/make_figures.py runs={options.runs} out={options.out}"
     print("figure:", figure if figure.is_file() else command)
-
-
-def make_documents(experiments: Experiments, num_stages: int, num_micro_batches: int) -> list[Document]:
-    """Every table of which there are runs, in the paper's order, and the time to a loss.
-
-    num_stages, num_micro_batches: of the pipeline whose schedules are compared.
-    """
-    documents = []
-    tables = make_tables(experiments)
-    for index, table in enumerate(tables):
-        # Table 2 is of Table 1's runs, and its columns include them: one legend serves both
-        has_legend = all(other.settings != table.settings for other in tables[index + 1 :])
-        legend = f"\n{markdown_legend(table)}" if has_legend else ""
-        printed = f"{markdown_table(table)}{legend}{markdown_missing(table)}"
-        texts = (to_markdown(table), to_csv(table), to_latex(table))
-        documents.append(Document(table.file_name, table.title, table.records(), printed, texts, table.missing))
-    documents += _scored(experiments)
-    frames = [*experiments.frames["optimizers"].values(), *experiments.frames["moe"].values()]
-    times = time_to_loss.compare_times(frames, num_stages, num_micro_batches)
-    rows = times.rows
-    if rows:
-        shape = num_stages, num_micro_batches
-        markdown = time_to_loss.to_markdown(rows, *shape)
-        texts = (markdown, time_to_loss.to_csv(rows), time_to_loss.to_latex(rows, *shape))
-        records = [row.record() for row in rows]
-        name, title = time_to_loss.FILE_NAME, time_to_loss.TITLE
-        documents.append(Document(name, title, records, markdown, texts, [], times.passed_over))
-    return documents
-
-
-def _scored(experiments: Experiments) -> list[Document]:
-    """Table 4, one for each scale that has scored runs; with several its file is named after the scale, too."""
-    frames = [
-        (model, frame)
-        for name in ("downstream", "moe", "optimizers")
-        for model, frame in experiments.frames[name].items()
-    ]
-    rows_of: dict[str, list[downstream.Row]] = {}
-    for model, frame in frames:
-        rows = downstream.make_rows(frame)
-        if rows:
-            rows_of.setdefault(model, rows)  # of a scale, Table 4's own runs before those of the other tables
-    documents = []
-    for model, rows in rows_of.items():
-        name = downstream.FILE_NAME if len(rows_of) == 1 else f"{downstream.FILE_NAME}-{model}"
-        texts = (downstream.to_markdown(rows), downstream.to_csv(rows), downstream.to_latex(rows))
-        records = [row.record() for row in rows]
-        documents.append(Document(name, downstream.TITLE, records, texts[0], texts, []))
-    return documents
 
 
 def write(documents: list[Document], out: Path) -> list[Path]:

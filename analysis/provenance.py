@@ -6,16 +6,18 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from asyncpp.records import CONFIG_FILE, ENVIRONMENT_FILE
+from asyncpp.records import CONFIG_FILE, ENVIRONMENT_FILE, commit
 from experiments import Experiments
 from runs import read_config
 
 COMMIT_DIGITS = 10
+PACKAGES = ("numpy", "pandas", "scipy", "matplotlib")
 MACHINE_KEYS = ("python", "platform", "processor", "num_cpus")
 
 
@@ -60,6 +62,11 @@ def versions(folders: Iterable[Path]) -> dict[str, str]:
         for key, value in found.items():
             values[key][str(value)] += 1
     return {name: _counted(counter) for name, counter in values.items()}
+
+
+def analysis() -> dict[str, str]:
+    """What the report itself is made with, by name."""
+    return {"commit": _short(commit())} | {name: metadata.version(name) for name in PACKAGES}
 
 
 def _sweep(name: str, runs: pd.DataFrame) -> SweepProvenance:

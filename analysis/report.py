@@ -15,8 +15,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import provenance
-from experiments import Experiments
-from figures.catalogue import Drawn, Missing
+from experiments import Experiments, Missing
+from figures.catalogue import Drawn
 from figures.style import in_style
 from runs import PassedOver
 
@@ -78,6 +78,7 @@ def render(
         missing=missing,
         sweeps=provenance.sweeps(runs),
         versions=provenance.versions(runs["folder"]),
+        analysis=provenance.analysis(),
         passed_over=passed_over,
     )
 

@@ -198,16 +198,20 @@ def _read(run: Run) -> dict[str, Any]:
 
 
 def _failed(run: Run) -> Iterator[FailedRun]:
-    """The run, if it failed and its summary says what it was to be."""
-    summary = run.summary
-    if summary is None or summary.get("status") != Status.FAILED:
+    """The run, if it failed or has no finite loss, and its summary says what it was to be."""
+    summary = run.summary or {}
+    loss = summary.get("val_loss")
+    is_finite = isinstance(loss, int | float) and math.isfinite(loss)
+    has_ended = summary.get("status") in (Status.FAILED, Status.FINISHED)
+    if not has_ended or (summary["status"] == Status.FINISHED and is_finite):
         return
+    reason = str(summary.get("error") or f"val_loss is {loss}")
     try:
         staleness = STALENESS_OF_DELAY.get(summary["delay"], math.nan)
         name = condition(staleness, summary["correction"], summary["delay"])
         sweep = str(summary.get("sweep_name") or run.folder.parent.name)
         names = (sweep, summary["model"], summary["optimizer"], name)
-        yield FailedRun(*names, int(summary["seed"]), run.folder, str(summary.get("error")))
+        yield FailedRun(*names, int(summary["seed"]), run.folder, reason)
     except (KeyError, TypeError, ValueError):
         return
 

@@ -1,4 +1,4 @@
-"""How sure a mean over seeds is: Student's t for means of paired differences, a bootstrap for a ratio of two.
+"""How sure a mean is: Student's t for paired differences over seeds, a bootstrap for their ratio, one over items.
 
 Seeds are few and cheap to pair: a seed fixes initial weights and the order of the data, so that a difference between
 two conditions of one seed is free of most of what differs between seeds.
@@ -7,6 +7,7 @@ two conditions of one seed is free of most of what differs between seeds.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +19,27 @@ MIN_SEEDS_OF_BOOTSTRAP = 3  # of two it covers the truth half of the time
 MAX_ENUMERATED_SEEDS = 5  # 5^5 = 3,125 resamples are all there are, and are all taken
 
 
+STUDENT = "Student's t over seeds"
+OVER_SEEDS = "bootstrap over seeds"
+OVER_ITEMS = "bootstrap over items"
+
+
 @dataclass(frozen=True)
 class Interval:
-    """Of LEVEL, in the units of what it is of."""
+    """Of LEVEL, in the units of what it is of. method: how it comes about, in words."""
 
     low: float
     high: float
+    method: str = STUDENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference(Interval):
+    """``mean`` of a difference in accuracy (a fraction) over the items and ``num_seeds`` pairs of models, with its
+    interval."""
+
+    mean: float
+    num_seeds: int
 
 
 def t_interval(values: np.ndarray) -> Interval | None:
@@ -71,4 +87,20 @@ def bootstrap_share(gains: np.ndarray, gaps: np.ndarray, smallest_gap: float) ->
         return None
     shares = gains[chosen].mean(axis=1)[~undefined] / mean_gaps[~undefined]
     low, high = np.quantile(shares, [(1.0 - LEVEL) / 2.0, (1.0 + LEVEL) / 2.0])
-    return Interval(float(low), float(high))
+    return Interval(float(low), float(high), OVER_SEEDS)
+
+
+def difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Difference | None:
+    """The other's accuracy minus the first's, of marks (items,) of 0 and 1 by seed; None without a pair.
+
+    Percentile bootstrap over items: resampling whole items keeps each one's pairing. The seeds' own variation is not
+    in the interval: it holds for these trained models.
+    """
+    if not pairs:
+        return None
+    sums = np.sum([other - first for first, other in pairs], axis=0)
+    values, counts = np.unique(sums, return_counts=True)
+    resampled = np.random.default_rng(0).multinomial(len(sums), counts / len(sums), NUM_RESAMPLES) @ values
+    low, high = np.quantile(resampled / (len(sums) * len(pairs)), [(1.0 - LEVEL) / 2.0, (1.0 + LEVEL) / 2.0])
+    mean = float(sums.mean()) / len(pairs)
+    return Difference(float(low), float(high), OVER_ITEMS, mean=mean, num_seeds=len(pairs))

@@ -10,10 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import EXPERIMENTS, Experiment, Experiments
+from experiments import EXPERIMENTS, Experiments, Missing
 from gaps import Comparison, Estimate, compare_optimizers, paper, paper_comparison, paper_moe_comparison
 from labels import CONDITIONS, OPTIMIZERS, in_order, optimizer_title
-from runs import FailedRun
 
 
 @dataclass(frozen=True)
@@ -90,43 +89,47 @@ class Table:
         return record | {"paper_mark": row.mark}
 
 
-def make_tables(experiments: Experiments) -> list[Table]:
-    """Tables 1, 2 and 3: those of which there are runs that can be compared."""
-    frames, failed = experiments.frames, experiments.failed
-    small, large = paper()["small_model"]["setting"], paper()["large_model"]["setting"]
+def optimizer_tables(experiments: Experiments) -> list[Table]:
+    """Tables 1 and 2; none where no runs can be compared."""
+    rows, settings = _rows(experiments.frames["optimizers"])
+    if not rows:
+        return []
     tables = []
-    rows, settings = _rows(frames["optimizers"])
-    if rows:
-        for name, title, conditions, has_recovered in (
-            ("table1", "Table 1. What a one-step gradient delay costs", ("sync", "async"), False),
-            ("table2", "Table 2. What error feedback (EF) wins back", ("sync", "async", "async_ef"), True),
-        ):
-            missing = _incomplete(frames["optimizers"], failed["optimizers"], conditions, EXPERIMENTS["optimizers"])
-            tables.append(Table(name, title, settings, rows, conditions, has_recovered, small, missing))
-        tables[-1].missing.extend(_not_run(rows))
-    rows, settings = _rows(frames["moe"])
-    if rows:
-        rows = [Row(row.optimizer, row.model, row.ours, None, None) for row in rows]
-        theirs, mark = paper_moe_comparison() or (None, None)
-        title = "Table 3. The same for a mixture of experts"
-        conditions = ("sync", "async", "async_ef")
-        missing = _incomplete(frames["moe"], failed["moe"], conditions, EXPERIMENTS["moe"])
-        rows.append(Row(None, None, None, theirs, mark))
-        tables.append(Table("table3", title, settings, rows, conditions, True, large, missing))
+    for name, title, conditions, has_recovered in (
+        ("table1", "Table 1. What a one-step gradient delay costs", ("sync", "async"), False),
+        ("table2", "Table 2. What error feedback (EF) wins back", ("sync", "async", "async_ef"), True),
+    ):
+        missing = _incomplete(experiments, "optimizers", conditions) + _not_run(rows)
+        setting = paper()["small_model"]["setting"]
+        tables.append(Table(name, title, settings, rows, conditions, has_recovered, setting, missing))
     return tables
 
 
-def not_made(tables: Iterable[str]) -> list[str]:
+def mixture_tables(experiments: Experiments) -> list[Table]:
+    """Table 3; none where no runs can be compared."""
+    rows, settings = _rows(experiments.frames["moe"])
+    if not rows:
+        return []
+    rows = [Row(row.optimizer, row.model, row.ours, None, None) for row in rows]
+    theirs, mark = paper_moe_comparison() or (None, None)
+    conditions = ("sync", "async", "async_ef")
+    missing = _incomplete(experiments, "moe", conditions)
+    rows.append(Row(None, None, None, theirs, mark))
+    title, setting = "Table 3. The same for a mixture of experts", paper()["large_model"]["setting"]
+    return [Table("table3", title, settings, rows, conditions, True, setting, missing)]
+
+
+def not_made(experiments: Experiments, tables: Iterable[str]) -> list[Missing]:
     """Which of the paper's tables are not among ``tables`` (names of files), and how to make them."""
-    experiments = {
-        "table1": EXPERIMENTS["optimizers"],
-        "table3": EXPERIMENTS["moe"],
-        "table4": EXPERIMENTS["downstream"],
-    }
-    made = set(tables)
+    made = list(tables)
+    made_of = (
+        ("table1", "optimizers", "comparable runs"),
+        ("table3", "moe", "comparable runs"),
+        ("table4", "downstream", "scored runs"),
+    )
     return [
-        f"{experiment.makes}: {experiment.command()}"
-        for name, experiment in experiments.items()
+        experiments.missing(name, EXPERIMENTS[experiment].makes, experiment, runs)
+        for name, experiment, runs in made_of
         if not any(table.startswith(name) for table in made)
     ]
 
@@ -148,18 +151,13 @@ def _rows(frames: Mapping[str, pd.DataFrame]) -> tuple[list[Row], list[str]]:
     return rows, settings
 
 
-def _incomplete(
-    frames: Mapping[str, pd.DataFrame],
-    failed: Sequence[FailedRun],
-    conditions: tuple[str, ...],
-    experiment: Experiment,
-) -> list[str]:
-    """At each scale the seeds that a cell lacks and another has, and what would make them; and the runs that failed,
-    which no command makes good."""
-    missing = []
-    for model, frame in frames.items():
+def _incomplete(experiments: Experiments, name: str, conditions: tuple[str, ...]) -> list[str]:
+    """At each scale of the experiment called ``name`` the seeds that a cell lacks and another has, and what would make
+    them; and the runs that failed, which no command makes good."""
+    experiment, missing = EXPERIMENTS[name], []
+    for model, frame in experiments.frames[name].items():
         there = frame[frame["condition"].isin(list(CONDITIONS))]
-        lost = [run for run in failed if run.model == model and run.condition in conditions]
+        lost = [run for run in experiments.failed[name] if run.model == model and run.condition in conditions]
         seeds = {int(seed) for seed in there["seed"]}
         short = []
         for optimizer, condition in itertools.product(in_order(there["optimizer"]), conditions):
@@ -187,8 +185,12 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(str(seed) for seed in seeds)}"
 
 
-def _not_run(rows: Iterable[Row]) -> list[str]:
-    """The paper's optimizers of which there is no run, and what would make them."""
-    there = {row.optimizer for row in rows}
-    absent = [OPTIMIZERS[name] for name in paper()["small_model"]["losses"] if name not in there]
-    return [f"No runs yet: {', '.join(absent)}: {EXPERIMENTS['optimizers'].command()}"] if absent else []
+def _not_run(rows: Sequence[Row]) -> list[str]:
+    """At each scale the paper's optimizers of which there is no run, and what would make them."""
+    missing = []
+    for model in dict.fromkeys(row.model for row in rows):
+        there = {row.optimizer for row in rows if row.model == model}
+        absent = [OPTIMIZERS[name] for name in paper()["small_model"]["losses"] if name not in there]
+        if absent:
+            missing.append(f"No runs yet: {', '.join(absent)}: {EXPERIMENTS['optimizers'].command(model)}")
+    return missing

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 import sweep_series
 from asyncpp.errors import ConfigError, require
 from curves import loss_curves
-from experiments import EXPERIMENTS, Experiments
+from experiments import EXPERIMENTS, Experiments, Missing
 from figures.against import LABELS, Series, draw_against
 from figures.axes import linear_axis, log_axis, momentum_axis
 from figures.captions import seeds_sentence
@@ -72,16 +72,6 @@ class Drawn:
     caption: str
     figure: Figure
     passed_over: list[PassedOver]
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A figure for which there are no runs, why, and the command that makes them."""
-
-    name: str
-    title: str
-    reason: str
-    command: str
 
 
 def _loss_curves(frame: pd.DataFrame) -> Drawing:
@@ -222,15 +212,15 @@ def draw(experiments: Experiments, name: str) -> Iterator[Drawn | Missing]:
     if isinstance(entry, Theory):
         yield Drawn(name, entry.title, entry.caption, entry.draw(), [])
         return
-    experiment, frames = EXPERIMENTS[entry.experiment], experiments.frames[entry.experiment]
+    frames = experiments.frames[entry.experiment]
     if not frames:
-        yield Missing(name, entry.title, f"no runs of {' or '.join(experiment.sweeps)}", experiment.command())
+        yield experiments.missing(name, entry.title, entry.experiment)
     for model, frame in frames.items():
         suffix, title = (f"-{model}", f"{entry.title}, {model}") if len(frames) > 1 else ("", entry.title)
         try:
             drawing = entry.draw(frame)
         except ConfigError as error:
-            yield Missing(name + suffix, title, error.accepted, experiment.command())
+            yield Missing(name + suffix, title, error.accepted, EXPERIMENTS[entry.experiment].command(model))
             continue
         caption = f"{entry.caption} {drawing.seeds}"
         yield Drawn(name + suffix, title, caption, drawing.figure, drawing.passed_over)

@@ -12,8 +12,6 @@ from significance import Interval
 
 MARGIN = 0.02  # of accuracy
 EQUAL_LOSS = 0.01  # nats per token, each way: about what seeds do to a tiny model
-CHANCE = {"mmlu": 0.25, "arc_easy": 0.25, "arc_challenge": 0.25, "hellaswag": 0.25, "openbookqa": 0.25}
-CHANCE_OF_TWO = 0.5  # PIQA and BoolQ
 
 
 def judge_downstream(frame: pd.DataFrame) -> list[Statement]:
@@ -27,8 +25,8 @@ def judge_downstream(frame: pd.DataFrame) -> list[Statement]:
         loss_difference = float((column(losses, "async_ef") - column(losses, "sync")).mean())
         verdict, reason = decide(row, loss_difference)
         change = row.difference
-        effect = Estimate(change.mean, None, change.num_seeds, Interval(change.low, change.high))
-        text = f"{optimizer_title(row.optimizer)}, {BENCHMARKS[row.task][0]}: async with EF scores as sync does"
+        effect = Estimate(change.mean, None, change.num_seeds, Interval(change.low, change.high, change.method))
+        text = f"{optimizer_title(row.optimizer)}, {BENCHMARKS[row.task].title}: async with EF scores as sync does"
         threshold = f"within {MARGIN:g}"
         statements.append(Statement(text, verdict, effect, "accuracy", threshold, None, names_of(own), reason=reason))
     return statements
@@ -36,7 +34,7 @@ def judge_downstream(frame: pd.DataFrame) -> list[Statement]:
 
 def decide(row: downstream.Row, loss_difference: float) -> tuple[Verdict, str | None]:
     """The verdict on one benchmark, or why there is none. loss_difference: EF - sync, nats per token."""
-    chance = CHANCE.get(row.task, CHANCE_OF_TWO)
+    chance = BENCHMARKS[row.task].chance
     best = max(row.accuracies["sync"] or 0.0, row.accuracies["async_ef"] or 0.0)
     if best < chance + MARGIN:
         return Verdict.OPEN, f"both are at chance ({chance:g})"

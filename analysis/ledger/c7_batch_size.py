@@ -35,7 +35,7 @@ RULE = Rule(
     name="C7",
     rule="The smallest batch against the largest, at the same number of tokens: the gap (async - sync) is smaller, and "
     "the synchronous loss is higher. The claim holds where both are so for every optimizer, and does not hold where "
-    "one is the other way round. Any size of either counts, as the paper gives none.",
+    "one is the other way round. Any size of either counts, as none of the paper's is known to us.",
     experiments=("batch_size",),
     judge=judge_batch_size,
 )

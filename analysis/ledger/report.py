@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gaps import paper
 from ledger.verdicts import MIN_SEEDS, Claim, Statement, Verdict
+from significance import STUDENT
 from table_formats import MISSING, aligned, wrapped
 
 TITLE = "Claims of the paper, and what our runs say"
@@ -34,8 +35,14 @@ def statement_cells(statement: Statement) -> list[str]:
     value = MISSING if effect is None else f"{effect.mean:+.4g}{_interval(statement)} {statement.unit}"
     p_value = MISSING if statement.p_value is None else f"{statement.p_value:.2g}"
     verdict = str(statement.verdict) if statement.reason is None else f"{statement.verdict}: {statement.reason}"
-    seeds = str(effect.num_seeds if effect else 0)
+    seeds = str(_num_seeds(statement))
     return [statement.text + ("" if statement.counts else " *"), verdict, value, statement.threshold, seeds, p_value]
+
+
+def _num_seeds(statement: Statement) -> int:
+    if statement.num_seeds is not None:
+        return statement.num_seeds
+    return statement.effect.num_seeds if statement.effect else 0
 
 
 def _preface(made_by: str) -> Iterator[str]:
@@ -43,7 +50,8 @@ def _preface(made_by: str) -> Iterator[str]:
     yield (
         f"A verdict needs {MIN_SEEDS} seeds, paired, and a 95 % interval (Student's t) on one side of the threshold. "
         "Thresholds come from the paper's numbers where it gives any, never from ours. p-values are two-sided, of the "
-        "effect being the threshold, and not corrected for the number of statements."
+        "effect being the threshold, and not corrected for the number of statements. An interval of another kind than "
+        "Student's says so beside it, and no p-value belongs to it."
     )
     yield "A scale is a model of this repository. What does not hold at a small one may hold at the paper's."
 
@@ -55,7 +63,7 @@ def _summary(claims: Sequence[Claim]) -> list[str]:
         counted = [statement for statement in claim.statements if statement.counts]
         counts = Counter(statement.verdict for statement in counted)
         parts = ", ".join(f"{counts[verdict]} {_SHORT[verdict]}" for verdict in Verdict if counts[verdict])
-        seeds = sorted({statement.effect.num_seeds if statement.effect else 0 for statement in counted})
+        seeds = sorted({_num_seeds(statement) for statement in counted})
         shown = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}" if seeds else "0"
         lines.append([claim.name, claim.scale or MISSING, f"**{claim.verdict}**", parts or "no runs", shown])
     return aligned(header, lines, num_left=4)
@@ -78,5 +86,9 @@ def _of_scale(claim: Claim) -> list[str]:
 
 
 def _interval(statement: Statement) -> str:
+    """With its kind where that is not what the preface says."""
     interval = statement.effect.interval if statement.effect else None
-    return f" [{interval.low:.4g}, {interval.high:.4g}]" if interval else ""
+    if interval is None:
+        return ""
+    kind = "" if interval.method == STUDENT else f" ({interval.method})"
+    return f" [{interval.low:.4g}, {interval.high:.4g}]{kind}"

@@ -26,9 +26,10 @@ class Verdict(StrEnum):
 class Statement:
     """One part of a claim at one scale, judged.
 
-    counts: whether the claim's verdict depends on it. effect: in ``unit``, with Student's interval, None without
-    runs. threshold: what the effect is held against, in words. p_value: of the effect being the threshold.
-    runs: names of the folders behind it. reason: why there is no verdict, where there is none.
+    counts: whether the claim's verdict depends on it. effect: in ``unit``, with an interval that says which kind it
+    is; None without runs, and where it is not defined. threshold: what the effect is held against, in words. p_value:
+    of the effect being the threshold. num_seeds: that the verdict and the p-value are over; None where these are the
+    effect's. runs: names of the folders behind it. reason: why there is no verdict, where there is none.
     """
 
     text: str
@@ -40,6 +41,7 @@ class Statement:
     runs: list[str]
     counts: bool = True
     reason: str | None = None
+    num_seeds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,13 @@ class Claim:
     command: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain containers, ready for JSON."""
-        return asdict(self)
+        """Plain containers, ready for JSON. Of p-values the statement's alone, which the verdict rests on: the effect's
+        own is of its being zero, whatever the threshold."""
+        values = asdict(self)
+        for statement in values["statements"]:
+            if statement["effect"] is not None:
+                del statement["effect"]["p_value"]
+        return values
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,8 @@ class Rule:
                 verdict = overall(statement.verdict for statement in statements if statement.counts)
                 more = command(scale, more_seeds(frame["seed"]))
                 by_scale[scale] = Claim(self.name, self.text, self.rule, scale, verdict, statements, more)
-        untried = Claim(self.name, self.text, self.rule, None, Verdict.OPEN, [], command())
+        first_runs = experiments.command(self.experiments[0])
+        untried = Claim(self.name, self.text, self.rule, None, Verdict.OPEN, [], first_runs)
         return list(by_scale.values()) or [untried]
 
 
@@ -127,7 +135,7 @@ def judge(
     else:
         reason = "the interval contains the threshold"
     p_value = tested_support.p_value if tested_support else None
-    return Statement(text, verdict, estimate, unit, threshold, p_value, sorted(runs), counts, reason)
+    return Statement(text, verdict, estimate, unit, threshold, p_value, sorted(runs), counts, reason, num_seeds)
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:

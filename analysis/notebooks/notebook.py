@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "analysis"), str(ROOT)]
 
-from experiments import Experiments  # noqa: E402
-from figures.catalogue import Missing, draw  # noqa: E402
+from documents import make_document  # noqa: E402
+from experiments import Experiments, Missing  # noqa: E402
+from figures.catalogue import draw  # noqa: E402
 from figures.style import in_style  # noqa: E402
-from make_tables import make_documents  # noqa: E402
 
 RUNS = Path(os.environ.get("ASYNCPP_RUNS", ROOT / "runs"))
 DOTS_PER_INCH = 150  # of a figure on the screen
@@ -45,8 +45,7 @@ def show_figure(experiments: Experiments, name: str) -> None:
 
 def show_table(experiments: Experiments, name: str) -> None:
     """The table whose files are called ``name``, at each scale that has runs of it."""
-    documents = make_documents(experiments, NUM_STAGES, NUM_MICRO_BATCHES)
-    shown = [document for document in documents if document.file_name.partition("-")[0] == name]
+    shown = make_document(experiments, name, NUM_STAGES, NUM_MICRO_BATCHES)
     for document in shown:
         display(Markdown(document.texts[0]))
     if not shown:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
+from experiments import Experiments
 from runs import AXES, LoadedRuns, comparable, read_runs
 
 
@@ -17,3 +20,9 @@ def load_runs(runs_dir: Path, axes: Sequence[str] = AXES) -> LoadedRuns:
     read = read_runs(runs_dir)
     loaded = comparable(runs_dir, read.rows, axes)
     return LoadedRuns(loaded.frame, sorted(read.passed_over + loaded.passed_over, key=lambda entry: entry.folder))
+
+
+def only_frame(experiments: Experiments, experiment: str) -> pd.DataFrame:
+    """The runs of ``experiment``, which has runs of one scale."""
+    (frame,) = experiments.frames[experiment].values()
+    return frame

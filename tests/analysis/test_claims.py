@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from planted import PlantRun
 from worlds import GAPS, SHARE, plant_world
 
 import claims as command
 from asyncpp.errors import ConfigError
 from command_line import run_command
 from experiments import load_experiments
-from gaps import paper
+from gaps import Estimate, paper
 from ledger import (
     c1_optimizer,
     c2_momentum,
@@ -27,8 +28,9 @@ from ledger import (
     c7_batch_size,
     c8_moments,
 )
+from ledger.report import statement_cells
 from ledger.verdicts import Statement, Verdict, judge, losses_by_seed, more_seeds, overall
-from significance import Interval
+from significance import OVER_ITEMS, OVER_SEEDS, STUDENT, Difference, Interval
 from table_formats import MISSING
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
@@ -99,6 +101,35 @@ def test_planted_effects_come_back_with_intervals_runs_and_a_command(world: Path
     assert [statement.effect.mean for statement in first_and_second] == pytest.approx([0.6, 0.8, 0.1], abs=0.02)
     assert claims["C8"].command == "python -m asyncpp.sweep run moments seeds=[0,1,2,3,4,5]"
     assert claims["C5"].command.startswith("python -m asyncpp.sweep run table4_downstream && python eval/run.py")
+
+
+def test_a_statement_has_one_p_value_and_says_which_interval_it_shows(world: Path, tmp_path: Path) -> None:
+    assert run(f"runs={world}", f"out={tmp_path}") == 0
+    claims = {claim["name"]: claim for claim in json.loads((tmp_path / "claims.json").read_text())["claims"]}
+    effects = [statement["effect"] for claim in claims.values() for statement in claim["statements"]]
+    assert effects and not any("p_value" in effect for effect in effects if effect)
+    share = claims["C3"]["statements"][0]
+    assert share["effect"]["interval"]["method"] == OVER_SEEDS
+    assert claims["C1"]["statements"][0]["effect"]["interval"]["method"] == STUDENT
+    shares = (tmp_path / "claims.md").read_text().partition("## C3")[2].partition("## C4")[0]
+    assert f"] ({OVER_SEEDS}) of the gap" in shares
+    c5 = Statement("", OPEN, Estimate(0.0, None, 1, Interval(-0.1, 0.1, OVER_ITEMS)), "accuracy", "", None, [])
+    assert statement_cells(c5)[2] == f"+0 [-0.1, 0.1] ({OVER_ITEMS}) accuracy"
+
+
+def test_an_effect_that_is_not_defined_is_over_as_many_seeds_as_its_p_value() -> None:
+    statements = c3_error_feedback.judge_error_feedback(frame(conditions("adan", -0.1, 0.5)))
+    adan = next(statement for statement in statements if statement.text.startswith("Adan"))
+    assert adan.effect is None and adan.p_value is not None
+    *_, num_seeds, p_value = statement_cells(adan)
+    assert (num_seeds, p_value) == ("3", f"{adan.p_value:.2g}")
+
+
+def test_a_claim_without_runs_names_the_size_of_those_that_there_are(plant: PlantRun) -> None:
+    large = {"summary": {"model": "135m"}, "config": {"model.name": "135m"}}
+    runs_dir = plant(sweep="table1_optimizers", **large).parent
+    claims = {claim.name: claim for claim in command.judge_claims(load_experiments(runs_dir))}
+    assert claims["C8"].command == "python -m asyncpp.sweep run moments scale=135m"
 
 
 def test_the_command_writes_markdown_and_json(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,8 +259,9 @@ def test_c4(ef_gap: float, verdict: Verdict) -> None:
 
 
 def scored(sync: float, ef: float, low: float, high: float) -> Any:
-    change = c5_downstream.downstream.Difference(ef - sync, low, high, 1)
-    return c5_downstream.downstream.Row("muon", "piqa", "acc", 1838, {"sync": sync, "async_ef": ef}, change)
+    change = Difference(low, high, OVER_ITEMS, mean=ef - sync, num_seeds=1)
+    scores = {"sync": Estimate(sync, None, 1), "async_ef": Estimate(ef, None, 1)}
+    return c5_downstream.downstream.Row("muon", "piqa", "acc", 1838, scores, change, {})
 
 
 @pytest.mark.parametrize(
@@ -250,7 +282,7 @@ def test_c5_reads_scored_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(c5_downstream.downstream, "make_rows", lambda _: [scored(0.70, 0.705, -0.005, 0.015)])
     (statement,) = c5_downstream.judge_downstream(frame(conditions("muon", 0.06, 0.001)))
     assert statement.verdict is HOLDS
-    assert statement.effect.interval == Interval(-0.005, 0.015)
+    assert statement.effect.interval == Interval(-0.005, 0.015, OVER_ITEMS)
     assert len(statement.runs) == 6
 
 

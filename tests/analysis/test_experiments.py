@@ -6,11 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from loading import only_frame
 from planted import PlantRun
 
 import experiments
 from asyncpp.errors import ConfigError
-from experiments import EXPERIMENTS, load_experiments
+from experiments import EXPERIMENTS, Experiments, load_experiments
 from runs import AXES
 
 
@@ -29,8 +30,8 @@ def test_sweeps_below_one_root_are_told_apart(plant: PlantRun) -> None:
         "optimizers": ["tiny"],
         "momentum": ["tiny"],
     }
-    assert sorted(loaded.frame("momentum")["optimizer.betas"]) == [(0.8, 0.95), (0.98, 0.95)]
-    assert loaded.frame("moe") is None
+    assert sorted(only_frame(loaded, "momentum")["optimizer.betas"]) == [(0.8, 0.95), (0.98, 0.95)]
+    assert loaded.frames["moe"] == {}
     assert loaded.passed_over == []
 
 
@@ -39,7 +40,7 @@ def test_two_sweeps_of_one_experiment_count_a_shared_run_once(plant: PlantRun) -
     plant(sweep="table2_error_feedback", folder="table2/sync")
     plant(sweep="table2_error_feedback", folder="table2/ef", delay="one_step", correction="ef")
     loaded = load_experiments(first.parents[1])
-    assert sorted(loaded.frame("optimizers")["condition"]) == ["async_ef", "sync"]
+    assert sorted(only_frame(loaded, "optimizers")["condition"]) == ["async_ef", "sync"]
     (repeated,) = loaded.passed_over
     assert repeated.reason == "sync of adamw, seed 0 is counted once, from sync"
 
@@ -72,9 +73,7 @@ def test_scales_are_frames_of_their_own(plant: PlantRun) -> None:
     root = plant(sweep="table1_optimizers", summary={"model": "360m"}, config=larger).parent
     loaded = load_experiments(root)
     assert sorted(loaded.frames["optimizers"]) == ["360m", "tiny"]
-    assert list(loaded.frame("optimizers", "360m")["model"]) == ["360m"]
-    with pytest.raises(ConfigError, match="expected scale=<one of "):
-        loaded.frame("optimizers")
+    assert list(loaded.frames["optimizers"]["360m"]["model"]) == ["360m"]
     assert list(load_experiments(root, scale="tiny").frames["optimizers"]) == ["tiny"]
     with pytest.raises(ConfigError, match=r"^scale=10b: expected one of 360m, tiny"):
         load_experiments(root, scale="10b")
@@ -82,7 +81,7 @@ def test_scales_are_frames_of_their_own(plant: PlantRun) -> None:
 
 def test_one_sweep_of_ones_own_stands_for_tables_1_and_2(planted_demo: Path) -> None:
     loaded = load_experiments(planted_demo)
-    assert len(loaded.frame("optimizers")) == 18
+    assert len(only_frame(loaded, "optimizers")) == 18
 
 
 def test_of_several_other_sweeps_the_demo_does(plant: PlantRun) -> None:
@@ -90,7 +89,7 @@ def test_of_several_other_sweeps_the_demo_does(plant: PlantRun) -> None:
     plant(sweep="default", folder="default/b", seed=1)
     root = plant(sweep="demo", folder="demo/a").parents[1]
     loaded = load_experiments(root)
-    assert len(loaded.frame("optimizers")) == 1
+    assert len(only_frame(loaded, "optimizers")) == 1
     (left_out,) = loaded.passed_over
     assert left_out.folder == root / "default"
     assert left_out.reason == "2 runs of the sweep default, which no table, figure or claim is made of"
@@ -99,7 +98,7 @@ def test_of_several_other_sweeps_the_demo_does(plant: PlantRun) -> None:
 def test_the_demo_is_left_out_where_the_tables_own_runs_are(plant: PlantRun) -> None:
     plant(sweep="table1_optimizers", folder="table1_optimizers/a")
     root = plant(sweep="demo", folder="demo/a", seed=1).parents[1]
-    assert list(load_experiments(root).frame("optimizers")["seed"]) == [0]
+    assert list(only_frame(load_experiments(root), "optimizers")["seed"]) == [0]
 
 
 def test_nothing_that_is_known_is_refused(plant: PlantRun) -> None:
@@ -125,7 +124,7 @@ def test_a_command_names_the_scale_that_is_not_the_sweeps_first(tmp_path: Path, 
     monkeypatch.setattr(experiments, "SWEEPS", tmp_path)
     moments = EXPERIMENTS["moments"]
     assert moments.command("135m", [0]) == "python -m asyncpp.sweep run moments scale=small seeds=[0]"
-    assert moments.command("tiny") == moments.command("unheard_of") == "python -m asyncpp.sweep run moments"
+    assert moments.command("tiny") == moments.command() == "python -m asyncpp.sweep run moments"
 
 
 def test_batches_are_compared_over_as_many_tokens(plant: PlantRun) -> None:
@@ -139,3 +138,22 @@ def test_batches_are_compared_over_as_many_tokens(plant: PlantRun) -> None:
     plant(sweep="appendix_a_batch_size", config=config, summary={"num_steps": 1600, "tokens_seen": 409_600})
     with pytest.raises(ConfigError, match=r"expected as many tokens for every batch size.*102,400.*409,600"):
         load_experiments(root)
+
+
+def test_a_size_that_a_sweep_does_not_have_is_never_another_one() -> None:
+    moments = EXPERIMENTS["moments"]
+    assert moments.command("1b", [0]) == "# no sweep of this size: moments has tiny, 135m, 360m, not 1b"
+    assert moments.command("135m_moe") == "python -m asyncpp.sweep run moments scale=135m"
+
+
+@pytest.mark.parametrize(
+    ("models", "command"),
+    [
+        (["135m"], "python -m asyncpp.sweep run table3_moe scale=135m"),
+        (["135m_moe", "135m"], "python -m asyncpp.sweep run table3_moe scale=135m"),
+        (["360m", "tiny_moe"], "python -m asyncpp.sweep run table3_moe"),
+        (["1b"], "# no sweep of this size: table3_moe has tiny, 135m, 360m, 2b, 10b, not 1b"),
+    ],
+)
+def test_what_has_no_runs_is_made_at_the_size_of_those_that_there_are(models: list[str], command: str) -> None:
+    assert Experiments({}, models, [], {}).command("moe") == command

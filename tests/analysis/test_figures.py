@@ -17,11 +17,11 @@ from planted_sweeps import LAYERS, plant_all, plant_depth, plant_moe, plant_opti
 
 import make_figures as command
 from command_line import run_command
-from experiments import EXPERIMENTS, load_experiments
+from experiments import EXPERIMENTS, Missing, load_experiments
 from figures.against import Series, draw_against
 from figures.axes import linear_axis, log_axis, momentum_axis
 from figures.captions import seeds_sentence
-from figures.catalogue import FAMILIES, THEORY, Drawn, Missing, draw
+from figures.catalogue import FAMILIES, THEORY, Drawn, draw
 from figures.optimizer_gap import PAPER_SUFFIX, draw_optimizer_gap
 from figures.stability import draw_stability
 from figures.style import condition_looks, in_style, save, series_looks
@@ -201,11 +201,17 @@ def test_probes_are_drawn_in_the_way_of_the_data(planted_runs: Path) -> None:
     assert list(muon.get_ydata()) == pytest.approx([0.9, 0.91, 0.92, 0.93, 0.94])
 
 
-def test_runs_that_were_not_probed_are_missing(tmp_path: Path, plant: PlantRun) -> None:
-    runs_dir = plant(sweep="probes", delay="one_step", metrics=[{"step": 0, "train/loss": 5.0}]).parent
+def test_runs_that_were_not_probed_are_missing(plant: PlantRun) -> None:
+    metrics = [{"step": 0, "train/loss": 5.0}]
+    large = {"summary": {"model": "135m"}, "config": {"model.name": "135m"}}
+    runs_dir = plant(sweep="probes", delay="one_step", metrics=metrics, **large).parent
     (entry,) = draw(load_experiments(runs_dir), "staleness_probes")
     assert isinstance(entry, Missing)
     assert entry.reason == "expected runs with trainer.probe_every"
+    assert entry.command == "python -m asyncpp.sweep run probes scale=135m"
+    (momentum,) = draw(load_experiments(runs_dir), "momentum")
+    assert isinstance(momentum, Missing)
+    assert momentum.command == "python -m asyncpp.sweep run figure4_momentum scale=135m"
 
 
 def test_one_run_that_was_not_probed_is_passed_over(tmp_path: Path, plant: PlantRun) -> None:

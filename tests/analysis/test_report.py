@@ -8,11 +8,14 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import matplotlib
+import pandas as pd
 import pytest
 from planted import PlantRun
 from planted_sweeps import plant_all
 
 import make_report as command
+from asyncpp.records import commit
 from command_line import run_command
 from figures.catalogue import FAMILIES, THEORY
 from provenance import versions
@@ -96,6 +99,32 @@ def test_it_says_where_the_runs_come_from(report: str) -> None:
     assert "<code>0123abc</code>" in report
     assert "<td>0, 1</td>" in report
     assert "data.sequence_length = 64" in report
+
+
+def test_it_says_what_the_analysis_was_made_with(report: str) -> None:
+    found = dict(re.findall(r"<tr><th>(\w+)</th><td>([^<]*)</td></tr>", report.partition("Of the analysis")[2]))
+    assert found.keys() == {"commit", "numpy", "pandas", "scipy", "matplotlib"}
+    assert found["pandas"] == pd.__version__ and found["matplotlib"] == matplotlib.__version__
+    assert commit().startswith(found["commit"].partition("-")[0])
+
+
+def test_it_names_the_runs_that_one_table_leaves_out_and_the_tables_that_are_not_there(
+    report: str, tmp_path: Path
+) -> None:
+    page = html.unescape(report)
+    missing = page.partition('<h2 id="missing">')[2].partition("<h2")[0]
+    assert "Table 4: no scored runs" in missing and "sweep run table4_downstream && " in missing
+    passed_over = page.partition("<h3>Passed over</h3>")[2]
+    assert passed_over.count("no finite validation curve: not in the time to a loss") == 6  # those of table3_moe
+
+
+def test_its_command_makes_it_again(tmp_path: Path, plant: PlantRun) -> None:
+    runs_dir = plant(metrics=[{"step": 0, "train/loss": 4.0}]).parent
+    told = (f"runs={runs_dir}", f"out={tmp_path}", "scale=tiny", "num_stages=2", "num_micro_batches=8")
+    assert run_command(command.main, command.ReportOptions, told, command.__doc__) == 0
+    page = html.unescape((tmp_path / "report.html").read_text())
+    assert f"Made by <code>python analysis/make_report.py {' '.join(told)}</code>" in page
+    assert "no finite validation curve" in page  # though no time to a loss can be told
 
 
 def test_what_a_run_says_is_text_and_no_markup(tmp_path: Path, plant: PlantRun) -> None:

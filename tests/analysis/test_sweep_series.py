@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from loading import only_frame
 from planted_sweeps import (
     SEEDS,
     SYNC_LOSS,
@@ -30,9 +31,7 @@ from sweep_series import (
 
 
 def frame_of(runs_dir: Path, experiment: str) -> pd.DataFrame:
-    frame = load_experiments(runs_dir).frame(experiment)
-    assert frame is not None
-    return frame
+    return only_frame(load_experiments(runs_dir), experiment)
 
 
 def gaps(rows: pd.DataFrame, optimizer: str, series: str) -> dict[float, float]:

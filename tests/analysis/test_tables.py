@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 from planted import DELAY_AND_CORRECTION, PlantRun
 
+import documents
 import make_tables as command
 from command_line import run_command
 from experiments import load_experiments
 from labels import OPTIMIZERS
 from table_formats import MISSING, to_csv, to_latex, to_markdown
-from tables import Table, make_tables
+from tables import Table, mixture_tables, not_made, optimizer_tables
 
 
 def run(*arguments: str) -> int:
@@ -24,7 +25,8 @@ def run(*arguments: str) -> int:
 
 
 def tables_of(runs_dir: Path) -> list[Table]:
-    return make_tables(load_experiments(runs_dir))
+    experiments = load_experiments(runs_dir)
+    return [*optimizer_tables(experiments), *mixture_tables(experiments)]
 
 
 def cells(markdown: str) -> list[list[str]]:
@@ -139,7 +141,7 @@ def test_a_missing_cell_says_what_fills_it(plant: PlantRun) -> None:
     runs_dir = plant_conditions(plant, {"sync": 4.0}, sweep="table1_optimizers", optimizer="muon")
     table1, table2 = tables_of(runs_dir)
     command = "python -m asyncpp.sweep run table2_error_feedback seeds=[0,1]"
-    assert table1.missing == [f"No runs yet: Muon async (seeds 0, 1): {command}"]
+    assert table1.missing[0] == f"No runs yet: Muon async (seeds 0, 1): {command}"
     assert table2.missing[0] == f"No runs yet: Muon async (seeds 0, 1), Muon async + EF (seeds 0, 1): {command}"
     assert table2.missing[1].startswith("No runs yet: NorMuon, SOAP, Adan, Lion, MARS: python -m asyncpp.sweep run ")
     assert "No runs yet: Muon async (seeds 0, 1)" in to_markdown(table1).replace("\n  ", " ")
@@ -148,7 +150,7 @@ def test_a_missing_cell_says_what_fills_it(plant: PlantRun) -> None:
 def test_a_missing_cell_of_another_sweep_names_that_sweep(plant: PlantRun) -> None:
     runs_dir = plant_conditions(plant, {"sync": 4.0}, sweep="mine")
     table1, _ = tables_of(runs_dir)
-    assert table1.missing == ["No runs yet: AdamW async (seeds 0, 1): python -m asyncpp.sweep run mine seeds=[0,1]"]
+    assert table1.missing[0] == "No runs yet: AdamW async (seeds 0, 1): python -m asyncpp.sweep run mine seeds=[0,1]"
 
 
 def test_seeds_without_a_partner_are_missing_though_every_cell_has_as_many(plant: PlantRun) -> None:
@@ -170,6 +172,26 @@ def test_a_run_that_failed_is_said_to_have_failed_and_no_command_repeats_it(plan
     table1, _ = tables_of(runs_dir)
     assert table1.missing[0] == "In no mean, as it failed: AdamW async (seed 2): validation loss is nan"
     assert not any("AdamW" in line for line in table1.missing[1:])
+
+
+LARGE = {"summary": {"model": "135m"}, "config": {"model.name": "135m"}}
+
+
+def test_an_optimizer_is_missing_at_the_scale_where_it_has_no_runs(plant: PlantRun) -> None:
+    for optimizer in OPTIMIZERS:
+        plant_conditions(plant, {"sync": 4.0, "async": 5.0}, sweep="table1_optimizers", optimizer=optimizer)
+    runs_dir = plant_conditions(plant, {"sync": 3.0, "async": 3.2}, sweep="table1_optimizers", **LARGE)
+    command = "python -m asyncpp.sweep run table2_error_feedback scale=135m"
+    for table in tables_of(runs_dir):
+        assert f"No runs yet: Muon, NorMuon, SOAP, Adan, Lion, MARS: {command}" in table.missing
+
+
+def test_what_is_not_made_is_made_at_the_size_of_the_runs(plant: PlantRun) -> None:
+    runs_dir = plant_conditions(plant, {"sync": 3.0}, sweep="table1_optimizers", **LARGE)
+    table3, table4 = not_made(load_experiments(runs_dir), ["table1", "table2"])
+    assert table3.command == "python -m asyncpp.sweep run table3_moe scale=135m"
+    assert table4.command.startswith("python -m asyncpp.sweep run table4_downstream scale=135m && python eval/run.py")
+    assert table4.reason == "no scored runs of table4_downstream or table3_moe"
 
 
 def test_gaps_come_with_p_values_and_intervals(planted_demo: Path) -> None:
@@ -237,8 +259,9 @@ def test_json_is_one_document(planted_demo: Path, tmp_path: Path, capsys: pytest
     rows = {row["optimizer"]: row for row in document["table2"]["rows"]}
     assert rows["adamw"]["recovered_fraction"] == pytest.approx(0.5)
     assert rows["adamw"]["paper_async"] == 2.89
+    assert len(document["passed_over"]) == 18
     assert all("no finite validation curve" in entry["reason"] for entry in document["passed_over"])
-    assert [line.partition(":")[0] for line in document["not_made"]] == ["Table 3", "Table 4"]
+    assert [entry["title"] for entry in document["not_made"]] == ["Table 3", "Table 4"]
     assert document["table2"]["missing"][0].startswith("No runs yet: NorMuon, ")
     assert all(Path(file).is_file() for file in document["files"])
     assert len(document["files"]) == 6
@@ -297,3 +320,13 @@ def test_the_script_runs_as_a_newcomer_types_it() -> None:
     script = Path(command.__file__)
     finished = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, check=True)
     assert "python analysis/make_tables.py [runs=" in finished.stdout
+
+
+def test_one_table_is_made_without_the_others(planted_demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiments = load_experiments(planted_demo)
+    everything = {table.file_name: table for table in documents.make_documents(experiments, 4, 4).tables}
+    for other in ("time_to_loss", "downstream"):
+        monkeypatch.delattr(documents, other)
+    (table2,) = documents.make_document(experiments, "table2", 4, 4)
+    assert table2 == everything["table2"]
+    assert documents.make_document(experiments, "table3", 4, 4) == []
