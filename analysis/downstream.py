@@ -218,7 +218,7 @@ def _missing(rows: Sequence[Row], frame: pd.DataFrame) -> list[str]:
             short = [
                 own.title for task, own in BENCHMARKS.items() if every - scored.get((optimizer, task, name), set())
             ]
-            on = "" if len(short) == len(BENCHMARKS) else f" on {', '.join(BENCHMARKS[task].title for task in short)}"
+            on = "" if len(short) == len(BENCHMARKS) else f" on {', '.join(short)}"
             cells += [f"{optimizer_title(optimizer)} {title}{on}"] if short else []
     unscored = set(frame.loc[frame["condition"].isin(list(CONDITIONS)), "optimizer"]) - {row.optimizer for row in rows}
     cells += [optimizer_title(optimizer) for optimizer in in_order(unscored)]

@@ -60,9 +60,10 @@ def p_value(values: np.ndarray) -> float | None:
     """
     if len(values) < 2:
         return None
-    if np.ptp(values) == 0.0:
+    standard_error = float(stats.sem(values))
+    if standard_error == 0.0:
         return 1.0 if values[0] == 0.0 else 0.0
-    return float(2.0 * stats.t.sf(abs(values.mean()) / stats.sem(values), df=len(values) - 1))
+    return float(2.0 * stats.t.sf(abs(values.mean()) / standard_error, df=len(values) - 1))
 
 
 def bootstrap_share(gains: np.ndarray, gaps: np.ndarray, smallest_gap: float) -> Interval | None:
