@@ -126,6 +126,11 @@ class Experiments:
     passed_over: list[PassedOver]
     failed: dict[str, list[FailedRun]]
 
+    @property
+    def all_failed(self) -> list[FailedRun]:
+        """Of every experiment, once each."""
+        return list(dict.fromkeys(run for runs in self.failed.values() for run in runs))
+
     def missing(self, name: str, title: str, experiment: str, runs: str = "runs") -> Missing:
         """Of a table or figure that is made of ``experiment``, which has none of the ``runs`` that it takes."""
         reason = f"no {runs} of {' or '.join(EXPERIMENTS[experiment].sweeps)}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pandas as pd
+from scipy import stats
 
 import downstream
 from gaps import Estimate
 from labels import BENCHMARKS, optimizer_title
-from ledger.verdicts import Rule, Statement, Verdict, column, losses_by_seed, names_of
-from significance import Interval
+from ledger.verdicts import MIN_SEEDS, Rule, Statement, Verdict, column, losses_by_seed, names_of
+from significance import LEVEL, Interval
 
 MARGIN = 0.02  # of accuracy
 EQUAL_LOSS = 0.01  # nats per token, each way: about what seeds do to a tiny model
@@ -21,9 +22,10 @@ def judge_downstream(frame: pd.DataFrame) -> list[Statement]:
         if row.difference is None:
             continue
         own = frame[(frame["optimizer"] == row.optimizer) & frame["condition"].isin(["sync", "async_ef"])]
+        own = own[own["seed"].isin(row.seeds["sync"] & row.seeds["async_ef"])]
         losses = losses_by_seed(own)
-        loss_difference = float((column(losses, "async_ef") - column(losses, "sync")).mean())
-        verdict, reason = decide(row, loss_difference)
+        loss_differences = column(losses, "async_ef") - column(losses, "sync")
+        verdict, reason = decide(row, float(loss_differences.abs().max()))
         change = row.difference
         effect = Estimate(change.mean, None, change.num_seeds, Interval(change.low, change.high, change.method))
         text = f"{optimizer_title(row.optimizer)}, {BENCHMARKS[row.task].title}: async with EF scores as sync does"
@@ -33,16 +35,16 @@ def judge_downstream(frame: pd.DataFrame) -> list[Statement]:
 
 
 def decide(row: downstream.Row, loss_difference: float) -> tuple[Verdict, str | None]:
-    """The verdict on one benchmark, or why there is none. loss_difference: EF - sync, nats per token."""
+    """The verdict on one benchmark, or why there is none. loss_difference: nats per token, the largest of any seed."""
     chance = BENCHMARKS[row.task].chance
     best = max(row.accuracies["sync"] or 0.0, row.accuracies["async_ef"] or 0.0)
-    if best < chance + MARGIN:
+    if not is_above(best, chance, row.num_items):
         return Verdict.OPEN, f"both are at chance ({chance:g})"
-    if abs(loss_difference) > EQUAL_LOSS:
-        return Verdict.OPEN, f"their losses differ by {loss_difference:.3f} nats"
+    if loss_difference > EQUAL_LOSS:
+        return Verdict.OPEN, f"losses of one seed differ by {loss_difference:.3f} nats"
     change = row.difference
-    if change is None:
-        return Verdict.OPEN, "not scored"
+    if change is None or change.num_seeds < MIN_SEEDS:
+        return Verdict.OPEN, f"{change.num_seeds if change else 0} of at least {MIN_SEEDS} seeds"
     if max(abs(change.low), abs(change.high)) < MARGIN:
         return Verdict.HOLDS, None
     if change.low > MARGIN or change.high < -MARGIN:
@@ -50,12 +52,19 @@ def decide(row: downstream.Row, loss_difference: float) -> tuple[Verdict, str | 
     return Verdict.OPEN, "the interval contains the threshold"
 
 
+def is_above(accuracy: float, chance: float, num_items: int) -> bool:
+    """Whether the exact binomial interval (LEVEL) of ``accuracy`` on as many items lies above ``chance``."""
+    test = stats.binomtest(round(accuracy * num_items), num_items, chance)
+    return test.proportion_ci(LEVEL, method="exact").low > chance
+
+
 RULE = Rule(
     name="C5",
-    rule=f"Asked only of runs whose losses are within {EQUAL_LOSS:g} nats of each other and whose accuracy is "
-    f"{MARGIN:g} above chance. Equal means that the 95 % interval of the difference, from a bootstrap paired by item, "
-    f"lies within {MARGIN:g}: the paper's own differences are smaller, but a benchmark of 2,000 items can't tell less. "
-    "The claim holds where every benchmark is equal, and does not hold where one differs by more.",
+    rule=f"Asked only of runs whose losses are within {EQUAL_LOSS:g} nats of each other in every seed, and whose "
+    "accuracy is above chance by its exact binomial interval. Equal means that the 95 % interval of the difference, "
+    f"from a bootstrap paired by item, lies within {MARGIN:g}: the paper's own differences are smaller, but a "
+    "benchmark of 2,000 items can't tell less. The claim holds where every benchmark is equal, and does not hold where one "
+    "differs by more.",
     experiments=("downstream", "moe", "optimizers"),
     judge=judge_downstream,
 )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gaps import paper
+from labels import optimizer_title
 from ledger.verdicts import MIN_SEEDS, Claim, Statement, Verdict
+from runs import FailedRun
 from significance import STUDENT
 from table_formats import MISSING, aligned, wrapped
 
 TITLE = "Claims of the paper, and what our runs say"
 
 
-def to_markdown(claims: Sequence[Claim], made_by: str) -> str:
-    """The whole ledger. made_by: the command that made it."""
-    lines = [f"# {TITLE}", "", *wrapped(_preface(made_by)), "", *_summary(claims), ""]
+def to_markdown(claims: Sequence[Claim], failed: Iterable[FailedRun], made_by: str) -> str:
+    """The whole ledger. failed: runs that the means are without. made_by: the command that made it."""
+    lines = [f"# {TITLE}", "", *wrapped([*_preface(made_by), *_lost(failed)]), "", *_summary(claims), ""]
     for name in dict.fromkeys(claim.name for claim in claims):
         own = [claim for claim in claims if claim.name == name]
         lines += [f"## {name}. {own[0].text}", "", *wrapped([f"Rule: {own[0].rule}"]), ""]
@@ -54,6 +56,13 @@ def _preface(made_by: str) -> Iterator[str]:
         "Student's says so beside it, and no p-value belongs to it."
     )
     yield "A scale is a model of this repository. What does not hold at a small one may hold at the paper's."
+
+
+def _lost(failed: Iterable[FailedRun]) -> Iterator[str]:
+    """A line a failed run: where one diverged, a mean over the others is too good."""
+    for run in failed:
+        what = f"{optimizer_title(run.optimizer)} {run.condition}, {run.model}, seed {run.seed}"
+        yield f"In no mean, as it failed: {run.sweep_name}, {what}: {run.reason}"
 
 
 def _summary(claims: Sequence[Claim]) -> list[str]:

@@ -150,6 +150,15 @@ def test_the_command_writes_markdown_and_json(world: Path, tmp_path: Path, capsy
     assert f"| C1    | {MISSING}        | **not enough evidence** | no runs" in printed
 
 
+def test_the_ledger_names_runs_that_failed(plant: PlantRun, tmp_path: Path) -> None:
+    failed = {"status": "failed", "error": "validation loss is nan"}
+    plant(sweep="table1_optimizers", delay="one_step", summary=failed)
+    root = plant(sweep="table1_optimizers").parent
+    assert run(f"runs={root}", f"out={tmp_path / 'out'}") == 0
+    markdown = " ".join((tmp_path / "out" / "claims.md").read_text().split())
+    assert "In no mean, as it failed: table1_optimizers, AdamW async, tiny, seed 0: validation loss is nan" in markdown
+
+
 def test_a_claim_holds_where_all_parts_do() -> None:
     assert overall([HOLDS, HOLDS]) is HOLDS
     assert overall([HOLDS, OPEN]) is OPEN
@@ -258,10 +267,11 @@ def test_c4(ef_gap: float, verdict: Verdict) -> None:
     assert of(c4_mixture_of_experts.judge_mixture, cells, noise=0.0003) is verdict
 
 
-def scored(sync: float, ef: float, low: float, high: float) -> Any:
-    change = Difference(low, high, OVER_ITEMS, mean=ef - sync, num_seeds=1)
-    scores = {"sync": Estimate(sync, None, 1), "async_ef": Estimate(ef, None, 1)}
-    return c5_downstream.downstream.Row("muon", "piqa", "acc", 1838, scores, change, {})
+def scored(sync: float, ef: float, low: float, high: float, num_seeds: int = 3) -> Any:
+    change = Difference(low, high, OVER_ITEMS, mean=ef - sync, num_seeds=num_seeds)
+    scores = {"sync": Estimate(sync, None, num_seeds), "async_ef": Estimate(ef, None, num_seeds)}
+    seeds = {name: set(range(num_seeds)) for name in scores}
+    return c5_downstream.downstream.Row("muon", "piqa", "acc", 1838, scores, change, seeds)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +281,10 @@ def scored(sync: float, ef: float, low: float, high: float) -> Any:
         (scored(0.70, 0.65, -0.07, -0.03), 0.001, FAILS, None),
         (scored(0.70, 0.71, -0.015, 0.03), 0.001, OPEN, "the interval contains the threshold"),
         (scored(0.51, 0.505, -0.01, 0.01), 0.001, OPEN, "both are at chance (0.5)"),
-        (scored(0.70, 0.65, -0.07, -0.03), 0.3, OPEN, "their losses differ by 0.300 nats"),
+        (scored(0.70, 0.65, -0.07, -0.03), 0.3, OPEN, "losses of one seed differ by 0.300 nats"),
+        (scored(0.70, 0.705, -0.005, 0.015, num_seeds=2), 0.001, OPEN, "2 of at least 3 seeds"),
+        (scored(0.522, 0.52, -0.01, 0.01), 0.001, OPEN, "both are at chance (0.5)"),  # 0.499 to 0.545 by 1,838 items
+        (scored(0.525, 0.52, -0.01, 0.01), 0.001, HOLDS, None),
     ],
 )
 def test_c5(row: Any, loss_difference: float, verdict: Verdict, reason: str | None) -> None:
