@@ -63,8 +63,8 @@ RULE = Rule(
     rule=f"Asked only of runs whose losses are within {EQUAL_LOSS:g} nats of each other in every seed, and whose "
     "accuracy is above chance by its exact binomial interval. Equal means that the 95 % interval of the difference, "
     f"from a bootstrap paired by item, lies within {MARGIN:g}: the paper's own differences are smaller, but a "
-    "benchmark of 2,000 items can't tell less. The claim holds where every benchmark is equal, and does not hold where one "
-    "differs by more.",
+    "benchmark of 2,000 items can't tell less. The claim holds where every benchmark is equal, and does not hold where "
+    "one differs by more.",
     experiments=("downstream", "moe", "optimizers"),
     judge=judge_downstream,
 )
