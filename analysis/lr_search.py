@@ -151,7 +151,9 @@ def to_markdown(searches: dict[str, Search], seeds: list[int], scale: str, machi
 def machine_of(folders: Iterable[Path]) -> str:
     """The processors and torch that the runs were made with."""
     values = provenance.versions(folders)
-    return f"{values['num_cpus']} cores of {values['processor']}, torch {values.get('torch', 'not recorded')}"
+    if "torch" not in values:
+        return "a machine that was not recorded"
+    return f"{values['num_cpus']} cores of {values['processor']}, torch {values['torch']}"
 
 
 if __name__ == "__main__":
