@@ -212,16 +212,17 @@ def _missing(rows: Sequence[Row], frame: pd.DataFrame) -> list[str]:
     """The cells that lack a seed which another has, and what trains and scores the runs for them."""
     scored = {(row.optimizer, row.task, name): seeds for row in rows for name, seeds in row.seeds.items()}
     every = set().union(*scored.values())
+    tasks = [task for task in BENCHMARKS if any(row.task == task for row in rows)]
     cells = []
     for optimizer in in_order(row.optimizer for row in rows):
         for name, title in CONDITIONS.items():
-            short = [
-                own.title for task, own in BENCHMARKS.items() if every - scored.get((optimizer, task, name), set())
-            ]
-            on = "" if len(short) == len(BENCHMARKS) else f" on {', '.join(short)}"
+            short = [task for task in tasks if every - scored.get((optimizer, task, name), set())]
+            on = "" if short == tasks else f" on {', '.join(BENCHMARKS[task].title for task in short)}"
             cells += [f"{optimizer_title(optimizer)} {title}{on}"] if short else []
     unscored = set(frame.loc[frame["condition"].isin(list(CONDITIONS)), "optimizer"]) - {row.optimizer for row in rows}
     cells += [optimizer_title(optimizer) for optimizer in in_order(unscored)]
+    others = [own.title for task, own in BENCHMARKS.items() if task not in tasks]
+    cells += [f"all on {', '.join(others)}"] if others else []
     return [f"No scores yet: {'; '.join(cells)}: {_command(frame)}"] if cells else []
 
 

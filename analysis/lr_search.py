@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 import provenance
@@ -54,14 +53,19 @@ class Search:
     failed: list[float]
 
     @property
+    def ranked(self) -> pd.Series:
+        """The means that there are, the lowest first."""
+        return self.means.dropna().sort_values()
+
+    @property
     def best(self) -> float | None:
         """The rate with the lowest mean, None where no rate has one."""
-        return None if self.means.isna().all() else float(self.means.idxmin())
+        return float(self.ranked.index[0]) if len(self.ranked) else None
 
     @property
     def notes(self) -> list[str]:
         """What is to be said of the best rate."""
-        ranked = self.means.dropna().sort_values()
+        ranked = self.ranked
         is_edge = self.best in (self.means.index.min(), self.means.index.max())
         is_flat = len(ranked) > 1 and ranked.iloc[1] - ranked.iloc[0] <= SMALLEST_GAP
         return [note for note, applies in (("edge", is_edge), ("flat", is_flat)) if applies]
@@ -115,7 +119,7 @@ def search(runs: pd.DataFrame) -> dict[str, Search]:
     for optimizer in in_order(runs["optimizer"]):
         own = runs[runs["optimizer"] == optimizer]
         losses = own.pivot(index="lr", columns="seed", values="val_loss")
-        has_failed = np.isinf(losses).any(axis="columns")
+        has_failed = (losses == math.inf).any(axis="columns")
         shared = losses[~has_failed].dropna(axis="columns")
         means = shared.mean(axis="columns").reindex(losses.index)
         searches[optimizer] = Search(means, list(losses.index[has_failed]))
@@ -147,7 +151,9 @@ def to_markdown(searches: dict[str, Search], seeds: list[int], scale: str, machi
 def machine_of(folders: Iterable[Path]) -> str:
     """The processors and torch that the runs were made with."""
     values = provenance.versions(folders)
-    return f"{values['num_cpus']} cores of {values['processor']}, torch {values.get('torch', 'not recorded')}"
+    if "torch" not in values:
+        return "a machine that was not recorded"
+    return f"{values['num_cpus']} cores of {values['processor']}, torch {values['torch']}"
 
 
 if __name__ == "__main__":
