@@ -14,10 +14,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from asyncpp import records
-from asyncpp.command import require_finite, typed
 from asyncpp.correction.config import CorrectionConfig
 from asyncpp.data.config import DataConfig
 from asyncpp.errors import require
+from asyncpp.hydra_command import require_finite, typed
 from asyncpp.model.config import LlamaConfig
 from asyncpp.optim.config import OptimizerConfig
 from asyncpp.optim.lr_schedule import LRScheduleConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from asyncpp.command import compose_overrides, typed
 from asyncpp.config import Config
+from asyncpp.hydra_command import compose_overrides, typed
 from asyncpp.planner.config import HardwareConfig, PlanConfig, PlanOptions
 from asyncpp.planner.stages import Stage
 from asyncpp.planner.throughput import throughput

@@ -11,9 +11,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from asyncpp.arguments import no_such_key
-from asyncpp.command import typed
 from asyncpp.config import Config
 from asyncpp.errors import ConfigError, require
+from asyncpp.hydra_command import typed
 
 
 @dataclass
