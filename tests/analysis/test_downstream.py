@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from loading import load_runs
+from omegaconf import OmegaConf
 from planted import DELAY_AND_CORRECTION
 
 import make_tables
@@ -22,8 +23,16 @@ from eval.results import packed_marks
 from labels import BENCHMARKS
 from significance import difference
 from table_formats import MISSING
+from eval import benchmarks
+from labels import BENCHMARKS
 
 NUM_ITEMS = 200
+CONF = Path(__file__).parents[2] / "conf"
+
+
+def test_the_benchmarks_of_the_table_are_those_that_are_fetched_and_by_default_scored():
+    scored = list(OmegaConf.load(CONF / "eval.yaml").tasks)
+    assert scored == [benchmark.task for benchmark in benchmarks.BENCHMARKS] == list(BENCHMARKS)
 
 
 def score(run: Path, task: str, marks: str, metric: str = "acc", step: int = 400, **settings) -> None:
