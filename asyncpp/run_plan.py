@@ -31,9 +31,8 @@ def plan_config(config: Config, machine: HardwareConfig, mfu: float) -> PlanConf
         trainer=config.trainer,
         hardware=machine,
         options=PlanOptions(
-            precision=config.trainer.dtype if config.trainer.autocast is None else "bf16_autocast",
+            precision=None,
             mfu=mfu,
-            recompute=config.pipeline.recompute,
             tokens_per_parameter=1.0,
             budget_tokens=config.num_tokens,
             json=False,
