@@ -15,8 +15,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from asyncpp.arguments import run_command
 from asyncpp.records import write_atomically
-from command_line import command_of, output_folder, report_passed_over, run_command
 from experiments import Experiments, load_experiments
 from ledger import (
     c1_optimizer,
@@ -30,6 +30,7 @@ from ledger import (
 )
 from ledger.report import summary, to_markdown
 from ledger.verdicts import Claim
+from outputs import command_of, output_folder, report_passed_over
 
 RULES = (
     c1_optimizer.RULE,
@@ -78,4 +79,4 @@ def judge_claims(experiments: Experiments) -> list[Claim]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, ClaimsOptions, sys.argv[1:], __doc__))
+    sys.exit(run_command(__doc__ or "", sys.argv[1:], ClaimsOptions, main))

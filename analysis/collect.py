@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from asyncpp.arguments import run_command
 from asyncpp.errors import require
 from asyncpp.records import (
     CONFIG_FILE,
@@ -30,7 +31,7 @@ from asyncpp.records import (
     write_atomically,
     write_json,
 )
-from command_line import output_folder, report_passed_over, run_command
+from outputs import output_folder, report_passed_over
 from runs import UNREADABLE, read_runs
 
 LOCATIONS = (("runs_dir",), ("data", "root"))
@@ -97,4 +98,4 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, CollectOptions, sys.argv[1:], __doc__))
+    sys.exit(run_command(__doc__ or "", sys.argv[1:], CollectOptions, main))

@@ -23,12 +23,13 @@ from typing import Any
 import pandas as pd
 
 import provenance
+from asyncpp.arguments import run_command
 from asyncpp.errors import require
 from asyncpp.records import CONFIG_FILE, write_atomically
-from command_line import output_folder, report_passed_over, run_command
 from experiments import EXPERIMENTS, load_experiments
 from gaps import SMALLEST_GAP
 from labels import in_order
+from outputs import output_folder, report_passed_over
 from runs import FailedRun, UnusableRun, read_config
 from table_formats import MISSING
 
@@ -157,4 +158,4 @@ def machine_of(folders: Iterable[Path]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, SearchOptions, sys.argv[1:], __doc__))
+    sys.exit(run_command(__doc__ or "", sys.argv[1:], SearchOptions, main))

@@ -15,10 +15,11 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from command_line import output_folder, report_passed_over, run_command
+from asyncpp.arguments import run_command
 from experiments import Missing, load_experiments
 from figures.catalogue import draw_all
 from figures.style import save
+from outputs import output_folder, report_passed_over
 
 
 @dataclass
@@ -56,4 +57,4 @@ def main(options: FiguresOptions) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, FiguresOptions, sys.argv[1:], __doc__))
+    sys.exit(run_command(__doc__ or "", sys.argv[1:], FiguresOptions, main))

@@ -14,13 +14,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from asyncpp.arguments import run_command
 from asyncpp.records import write_atomically
 from claims import judge_claims
-from command_line import command_of, output_folder, report_passed_over, run_command
 from documents import make_documents
 from experiments import Missing, load_experiments
 from figures.catalogue import Drawn, draw_all
 from ledger.report import to_markdown
+from outputs import command_of, output_folder, report_passed_over
 from overhead import step_time_ratio
 from report import Text, render
 
@@ -56,4 +57,4 @@ def main(options: ReportOptions) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, ReportOptions, sys.argv[1:], __doc__))
+    sys.exit(run_command(__doc__ or "", sys.argv[1:], ReportOptions, main))

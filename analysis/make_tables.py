@@ -20,12 +20,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from asyncpp.arguments import run_command
 from asyncpp.errors import require
 from asyncpp.records import write_atomically
-from command_line import output_folder, report_passed_over, run_command
 from documents import SUFFIXES, Document, make_documents
 from experiments import load_experiments
 from labels import LOSS_CURVES
+from outputs import output_folder, report_passed_over
 from overhead import step_time_ratio
 
 
@@ -80,4 +81,4 @@ def write(documents: list[Document], out: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, TablesOptions, sys.argv[1:], __doc__))
+    sys.exit(run_command(__doc__ or "", sys.argv[1:], TablesOptions, main))

@@ -56,19 +56,6 @@ class Method:
         return step_size / (1.0 - self.momentum)
 
 
-def characteristic(method: Method, step_size: float) -> NDArray[np.floating]:
-    """Coefficients of p, the highest power first."""
-    strength = method.strength if method.delay > 0 else 0.0
-    inertia = np.polymul([1.0, -1.0], [1.0, -method.momentum])
-    delayed = np.polymul(inertia, [1.0] + [0.0] * method.delay)
-    return np.polyadd(delayed, step_size * np.array([1.0 + strength, -strength]))
-
-
-def spectral_radius(method: Method, step_size: float) -> float:
-    """The largest absolute root: what a step multiplies the distance from the minimum by, in the long run."""
-    return float(np.abs(np.roots(characteristic(method, step_size))).max())
-
-
 @cache
 def largest_stable_step(method: Method) -> float:
     """The a from which on the weights do not converge.

@@ -1,4 +1,8 @@
-"""Command lines without Hydra: ``key=value`` arguments in, one clear line for bad input, an exit code out."""
+"""Commands without Hydra: ``key=value`` arguments become a dataclass; bad input is one clear line, with an exit code.
+
+Those of analysis/ and benchmarks/, eval/fetch.py, asyncpp.checkpoint, export, schedule and trace, and the options of
+asyncpp.sweep's actions. Commands that take the groups of conf/ go by asyncpp/hydra_command.py.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +31,17 @@ def exit_code_of(command: Callable[[], int]) -> int:
         return EXIT_BAD_INPUT
 
 
-def run_command(usage: str, arguments: Sequence[str], schema: type[Options], command: Callable[[Options], int]) -> int:
-    """Run ``command`` with what ``arguments`` make of ``schema``, or print ``usage``. Returns an exit code."""
+def run_command(
+    usage: str, arguments: Sequence[str], schema: type[Options], command: Callable[[Options], int | None]
+) -> int:
+    """Run ``command`` with what ``arguments`` make of ``schema``, or print ``usage``. Returns an exit code.
+
+    ``command`` returns one, too, or None for EXIT_DONE.
+    """
     if {"-h", "--help"} & set(arguments):
         print(usage.strip())
         return EXIT_DONE
-    return exit_code_of(lambda: command(parse_arguments(arguments, schema)))
+    return exit_code_of(lambda: command(parse_arguments(arguments, schema)) or EXIT_DONE)
 
 
 def stop_on_signals() -> None:

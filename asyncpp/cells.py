@@ -9,7 +9,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from asyncpp.command import CONF
+from asyncpp.hydra_command import CONF
 
 
 def cells_of(overrides: Sequence[str]) -> list[list[str]]:

@@ -14,16 +14,15 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from asyncpp import records
-from asyncpp.command import require_finite, typed
 from asyncpp.correction.config import CorrectionConfig
 from asyncpp.data.config import DataConfig
 from asyncpp.errors import require
+from asyncpp.hydra_command import require_finite, typed
 from asyncpp.model.config import LlamaConfig
 from asyncpp.optim.config import OptimizerConfig
 from asyncpp.optim.lr_schedule import LRScheduleConfig
-from asyncpp.pipeline.config import DelayConfig, PipelineConfig, SampledDelayConfig
+from asyncpp.pipeline.config import DelayConfig, PipelineConfig
 from asyncpp.pipeline.delay import DelayProfile
-from asyncpp.schedule.staleness import steady_staleness
 from asyncpp.trainer.config import LoggerConfig, TrainerConfig
 
 GROUPS = ("model", "data", "optimizer", "lr_schedule", "pipeline", "delay", "correction", "logger")
@@ -69,10 +68,9 @@ class Config:
             name = getattr(self, key).name
             plain = re.fullmatch(r"[A-Za-z0-9_]+", name) is not None  # it becomes part of a folder's name
             require(plain, f"{key}.name", name, "expected letters, digits and underscores")
-        self._check_pipeline()
-        varies = isinstance(self.delay, SampledDelayConfig)
+        self._check_parts_and_processes()
         require(
-            not (varies and self.correction.needs_constant_delay),
+            not (self.delay.varies and self.correction.needs_constant_delay),
             "correction",
             self.correction.name,
             f"expected one that is defined for a delay that varies, as with delay={self.delay.name}; use none",
@@ -84,62 +82,26 @@ class Config:
             f"expected at least data.vocab_size={self.data.vocab_size}",
         )
 
-    def _check_pipeline(self) -> None:
-        pipeline, trainer, num_parts = self.pipeline, self.trainer, self.profile.num_stages
-        require(
-            num_parts <= self.model.num_layers,
-            "pipeline.num_stages",
-            pipeline.num_stages,
-            f"expected at most model.num_layers={self.model.num_layers} parts of the model, not {num_parts}",
-        )
-        pipeline.layers("pipeline", self.model, self.data.sequence_length, num_parts)
+    def _check_parts_and_processes(self) -> None:
+        """What is asked of each group where the model is cut in parts, and where processes of their own have them."""
+        pipeline, trainer = self.pipeline, self.trainer
+        pipeline.layers("pipeline", self.model, self.data.sequence_length, self.profile.num_stages)
         if pipeline.is_simulated:
             return
-        name = pipeline.name
-        require(
-            name != "wpipe",
-            "pipeline",
-            name,
-            "can be planned and drawn, not run; its delays can: pipeline=simulated delay=from_schedule "
-            "delay.schedule=wpipe",
-        )
-        pipeline.check_shape("pipeline", trainer.num_micro_batches)
-        schedule_delays, delays = set(self.profile.delays), set(self.delay.profile(pipeline).delays)
-        agree = delays == schedule_delays and not isinstance(self.delay, SampledDelayConfig)
-        accepted = f"expected auto: pipeline={name} has delays of {', '.join(map(str, sorted(schedule_delays)))}"
-        require(agree, "delay", self.delay.name, accepted)
-        rows = pipeline.data_parallel * trainer.num_micro_batches
-        require(
-            trainer.batch_size % rows == 0,
-            "trainer.batch_size",
-            trainer.batch_size,
-            f"expected a multiple of pipeline.data_parallel x trainer.num_micro_batches = {rows}",
-        )
-        require(
-            not self.optimizer.needs_fresh_gradients,
-            "optimizer",
-            self.optimizer.name,
-            "needs a second gradient of every batch, at the newest weights, which a pipeline does not have; "
-            "use pipeline=simulated",
-        )
-        sharded = pipeline.shard_optimizer
-        accepted = f"expected false with correction={self.correction.name}, whose state every replica needs whole"
-        require(not (sharded and self.correction.corrects_gradients), "pipeline.shard_optimizer", sharded, accepted)
-        every = trainer.probe_every
-        require(every is None, "trainer.probe_every", every, "expected null, or pipeline=simulated")
-        tied = self.model.tied_embeddings and pipeline.num_stages > 1
-        same = len(schedule_delays) == 1 and trainer.clip_by in ("global", "none")
-        accepted = f"expected false: with pipeline={name} trainer.clip_by={trainer.clip_by} its two copies would part"
-        require(not tied or same, "model.tied_embeddings", True, accepted)
+        pipeline.check_processes("pipeline", trainer.num_micro_batches, self.correction)
+        self.delay.check_processes("delay", pipeline)
+        trainer.check_processes("trainer", pipeline.data_parallel)
+        self.optimizer.check_processes("optimizer")
+        alike = len(set(self.profile.delays)) == 1 and trainer.clip_by in ("global", "none")
+        where = f"pipeline={pipeline.name} trainer.clip_by={trainer.clip_by}"
+        self.model.check_processes("model", pipeline.num_stages, alike, where)
 
     @property
     def profile(self) -> DelayProfile:
         """The delay of every part of the model, in its order: of the schedule where there is a real one."""
         if self.pipeline.is_simulated:
             return self.delay.profile(self.pipeline)
-        # as many micro-batches as stages suffice for every schedule's steady state
-        stages, chunks = self.pipeline.num_stages, self.pipeline.num_chunks
-        return DelayProfile(steady_staleness(self.pipeline.schedule, stages, stages, chunks))
+        return self.pipeline.steady_delays(self.pipeline.schedule)
 
     @property
     def layers(self) -> list[range]:

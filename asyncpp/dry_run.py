@@ -17,6 +17,8 @@ from asyncpp.trainer.setup import describe
 if TYPE_CHECKING:
     from asyncpp.config import Config
 
+GPU = "h100"  # of conf/hardware, for runs with trainer.device=cuda
+
 
 def dry_run(config: Config) -> int:
     """Print it and return an exit code. Data that are missing are named first, with the command that prepares them."""
@@ -35,9 +37,13 @@ def dry_run(config: Config) -> int:
 
 
 def memory_of(config: Config) -> str:
-    """A line a rank: what it holds at its peak, by kind, as asyncpp.plan estimates it."""
-    machine = hardware("cpu" if config.trainer.device == "cpu" else "h100")
-    lines = []
+    """Which machine is taken for the run's, and a line a rank: what it holds at its peak, by kind, as asyncpp.plan
+    estimates it."""
+    machine = hardware("cpu" if config.trainer.device == "cpu" else GPU)
+    lines = [
+        f"hardware: planned as {machine.name}, {machine.usable_bytes / 1e9:.3g} GB usable; for another one: "
+        "python -m asyncpp.plan hardware=..."
+    ]
     for rank, stage in enumerate(cut(plan_config(config, machine, mfu=1.0))):
         kinds = (f"{kind.replace('_', ' ')} {size / 1e9:.3g}" for kind, size in asdict(stage.memory).items() if size)
         lines.append(f"memory of rank {rank}: {stage.memory.total / 1e9:.3g} GB at the peak ({', '.join(kinds)})")

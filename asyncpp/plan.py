@@ -21,9 +21,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from asyncpp.command import compose_overrides, exit_code_of, typed
 from asyncpp.config import GROUPS, RECIPE, SCALARS
 from asyncpp.errors import EXIT_DONE, ConfigError, require
+from asyncpp.hydra_command import run_hydra_command, typed
 from asyncpp.planner.config import PlanConfig, PlanOptions
 from asyncpp.planner.report import plan
 from asyncpp.planner.tables import print_plan
@@ -34,12 +34,9 @@ PLANNED_GROUPS = ("model", "data", "optimizer", "pipeline", "delay", "correction
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code; a plan that does not fit is a plan, and EXIT_DONE."""
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return EXIT_DONE
 
-    def command() -> int:
-        config = from_hydra(compose_overrides(arguments, "plan"))
+    def command(composed: DictConfig) -> int:
+        config = from_hydra(composed)
         document = plan(config)
         if config.options.json:
             print(json.dumps(document, indent=1))
@@ -47,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
             print_plan(document)
         return EXIT_DONE
 
-    return exit_code_of(command, arguments)
+    return run_hydra_command(__doc__ or "", arguments, "plan", command)
 
 
 def from_hydra(composed: DictConfig) -> PlanConfig:

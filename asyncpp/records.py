@@ -90,6 +90,16 @@ def config_hash(scientific_config: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]
 
 
+def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Dotted key and both values of everything in which two configurations differ; what one lacks is None there."""
+    for key in {**one, **other}:
+        left, right = one.get(key), other.get(key)
+        if isinstance(left, dict) and isinstance(right, dict):
+            yield from differences(left, right, f"{prefix}{key}.")
+        elif left != right:
+            yield f"{prefix}{key}", left, right
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` so that ``path`` holds either what it held before or all of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from asyncpp.command import compose_overrides, typed
 from asyncpp.config import Config
+from asyncpp.hydra_command import compose_overrides, typed
 from asyncpp.planner.config import HardwareConfig, PlanConfig, PlanOptions
 from asyncpp.planner.stages import Stage
 from asyncpp.planner.throughput import throughput
@@ -31,9 +31,8 @@ def plan_config(config: Config, machine: HardwareConfig, mfu: float) -> PlanConf
         trainer=config.trainer,
         hardware=machine,
         options=PlanOptions(
-            precision=config.trainer.dtype if config.trainer.autocast is None else "bf16_autocast",
+            precision=None,
             mfu=mfu,
-            recompute=config.pipeline.recompute,
             tokens_per_parameter=1.0,
             budget_tokens=config.num_tokens,
             json=False,

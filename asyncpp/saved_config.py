@@ -10,9 +10,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from asyncpp import records
-from asyncpp.command import typed
 from asyncpp.config import GROUPS, SCALARS, Config
 from asyncpp.errors import ConfigError, require
+from asyncpp.hydra_command import typed
 from asyncpp.trainer.config import TrainerConfig
 
 

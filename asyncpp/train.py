@@ -20,10 +20,10 @@ from omegaconf import DictConfig, OmegaConf
 from asyncpp import records
 from asyncpp.arguments import stop_on_signals
 from asyncpp.cells import cells_of
-from asyncpp.command import compose_overrides, exit_code_of
 from asyncpp.config import from_hydra
 from asyncpp.data.availability import require_available
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from asyncpp.hydra_command import compose_overrides, hydra_exit_code_of
 from asyncpp.launcher.launch import CellsNotDone
 from asyncpp.launcher.slurm_commands import SlurmFailed
 
@@ -39,7 +39,7 @@ def main() -> int:
 
     @hydra.main(config_path="../conf", config_name="train", version_base="1.3")
     def train(composed: DictConfig) -> None:
-        exit_codes.append(exit_code_of(lambda: _run(composed), sys.argv[1:]))
+        exit_codes.append(hydra_exit_code_of(lambda: _run(composed), sys.argv[1:]))
         if exit_codes[-1] == EXIT_INTERRUPTED:
             raise _Interrupted  # no further cell
 
@@ -58,7 +58,7 @@ def main() -> int:
         return max(exit_codes, default=EXIT_DONE)
 
     try:
-        return exit_code_of(command, sys.argv[1:])
+        return hydra_exit_code_of(command, sys.argv[1:])
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED

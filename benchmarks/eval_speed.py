@@ -30,10 +30,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asyncpp.arguments import exit_code_of, parse_arguments
-from asyncpp.command import compose_overrides, typed
 from asyncpp.data.manifest import TOKENIZER_FILE, Manifest
 from asyncpp.data.prepare import prepare
 from asyncpp.errors import EXIT_DONE, ConfigError, require
+from asyncpp.hydra_command import compose_overrides, typed
 from asyncpp.model.hf_folder import TokenizerFile, write_folder
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos

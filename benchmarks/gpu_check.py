@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from asyncpp.arguments import parse_arguments
-from asyncpp.command import compose_overrides, exit_code_of
+from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.config import Config
 from asyncpp.data.prefetch import Prefetcher
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, require
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.pipeline.mesh import Mesh, Position
 from asyncpp.plan import from_hydra as plan_of
 from asyncpp.planner.stages import cut
@@ -201,7 +201,7 @@ def main() -> int:
                 print(f"{name}: {json.dumps(value)}")
         return EXIT_DONE if figures["holds"] else EXIT_FAILED
 
-    return exit_code_of(command, sys.argv[1:])
+    return exit_code_of(command)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ from torch.func import functional_call
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from asyncpp.arguments import exit_code_of, parse_arguments
-from asyncpp.command import compose_overrides, typed
 from asyncpp.errors import require
+from asyncpp.hydra_command import compose_overrides, typed
 from asyncpp.model.auxiliary import Auxiliary
 from asyncpp.model.config import LlamaConfig, MoEConfig
 from asyncpp.model.cross_entropy import CHUNK_TOKENS, linear_cross_entropy

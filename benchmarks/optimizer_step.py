@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncpp.arguments import parse_arguments
-from asyncpp.command import compose_overrides, exit_code_of, typed
+from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.errors import require
+from asyncpp.hydra_command import compose_overrides, typed
 from asyncpp.model.layout import parameter_infos
 from asyncpp.optim.config import AdamWConfig, MuonConfig
 from asyncpp.optim.groups import Optimizer, build_optimizer
@@ -153,7 +153,7 @@ def main() -> int:
                     print(f"  {name:32} {value:9.3f}")
         return 0
 
-    return exit_code_of(command, sys.argv[1:])
+    return exit_code_of(command)
 
 
 if __name__ == "__main__":

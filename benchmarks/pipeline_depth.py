@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from asyncpp.arguments import parse_arguments
-from asyncpp.command import exit_code_of
+from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.config import Config
 from asyncpp.errors import require
 from asyncpp.pipeline.interpreter import Part
@@ -195,7 +194,7 @@ def main() -> int:
                 print(f"{name}: {json.dumps(value)}")
         return 0
 
-    return exit_code_of(command, sys.argv[1:])
+    return exit_code_of(command)
 
 
 if __name__ == "__main__":

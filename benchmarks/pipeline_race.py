@@ -23,8 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from asyncpp.arguments import parse_arguments
-from asyncpp.command import exit_code_of
+from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.config import Config
 from asyncpp.model.cross_entropy import linear_cross_entropy
 from asyncpp.model.llama import Stage, build
@@ -254,4 +253,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(main, sys.argv[1:]))
+    sys.exit(exit_code_of(main))

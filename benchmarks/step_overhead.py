@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from asyncpp.arguments import parse_arguments
-from asyncpp.command import compose_overrides, exit_code_of
+from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.config import from_hydra
 from asyncpp.data.batches import Batches
 from asyncpp.data.prepare import prepare
 from asyncpp.data.tokens import open_tokens
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos
 from asyncpp.model.llama import build
@@ -108,7 +108,7 @@ def main() -> int:
                 print(f"{name:24} {value:8.3f}")
         return 0
 
-    return exit_code_of(command, sys.argv[1:])
+    return exit_code_of(command)
 
 
 if __name__ == "__main__":

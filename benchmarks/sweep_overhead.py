@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncpp import records
-from asyncpp.arguments import parse_arguments
-from asyncpp.command import exit_code_of
+from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.errors import EXIT_DONE, require
 
 ALLOWED_S = 1.0  # beyond Python and torch
@@ -90,7 +89,7 @@ def run(options: Options) -> int:
 
 
 def main() -> int:
-    return exit_code_of(lambda: run(parse_arguments(sys.argv[1:], Options)), sys.argv[1:])
+    return exit_code_of(lambda: run(parse_arguments(sys.argv[1:], Options)))
 
 
 if __name__ == "__main__":

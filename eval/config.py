@@ -10,9 +10,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from asyncpp.arguments import no_such_key
 from asyncpp.errors import ConfigError, require
-from asyncpp.export import READINGS
+from asyncpp.export import DTYPES, READINGS
 
-DTYPES = ("float64", "float32", "bfloat16")
 AUTO = "auto"
 NEWEST, ALL, WATCH = "newest", "all", "watch"
 CHECKPOINTS = (NEWEST, ALL, WATCH)

@@ -27,8 +27,8 @@ from omegaconf import DictConfig
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file finds its neighbours no other way
 
 from asyncpp.arguments import stop_on_signals
-from asyncpp.command import CONF, exit_code_of
 from asyncpp.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, require
+from asyncpp.hydra_command import CONF, hydra_exit_code_of
 from asyncpp.records import require_writable
 from eval.config import ALL, AUTO, NEWEST, WATCH, EvalConfig, from_hydra
 from eval.search import find, follow
@@ -49,14 +49,14 @@ def main() -> int:
 
     @hydra.main(config_path=str(CONF), config_name="eval", version_base="1.3")
     def evaluate(composed: DictConfig) -> None:
-        exit_codes.append(exit_code_of(lambda: run(from_hydra(composed)), sys.argv[1:]))
+        exit_codes.append(hydra_exit_code_of(lambda: run(from_hydra(composed)), sys.argv[1:]))
 
     def command() -> int:
         evaluate()
         return max(exit_codes, default=EXIT_DONE)
 
     try:
-        return exit_code_of(command, sys.argv[1:])
+        return hydra_exit_code_of(command, sys.argv[1:])
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on after the last task that was done", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from asyncpp.command import compose_overrides
 from asyncpp.config import Config, from_hydra
+from asyncpp.hydra_command import compose_overrides
 
 torch.set_num_threads(1)
 sys.path.insert(0, str(Path(__file__).parent))  # for tests/reference

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from asyncpp.command import compose_overrides
 from asyncpp.config import from_hydra
 from asyncpp.dry_run import dry_run
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.model.counts import parameter_counts
 from asyncpp.plan import main as plan
 

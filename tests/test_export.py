@@ -13,10 +13,10 @@ from torch.func import functional_call
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from asyncpp import records
-from asyncpp.command import compose_overrides
 from asyncpp.config import Config, from_hydra
 from asyncpp.data.prepare import prepare
 from asyncpp.export import final_weights, main
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.model.hf_folder import read_model_config
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases

@@ -13,7 +13,7 @@ A correction overrides the moments that it needs; this base class leaves every m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -30,10 +30,8 @@ class Correction:
     ``state`` holds one list of tensors a kind, aligned with ``weights``; it is allocated here, never lazily.
     """
 
-    corrects_gradients: ClassVar[bool] = False  # True: correct_gradients is called
-    state_copies: float = 0.0  # documented size of the state, in copies of the parameters
-
     def __init__(self, config: CorrectionConfig, weights: list[Tensor], delay: int, num_steps: int) -> None:
+        self.corrects_gradients = config.corrects_gradients
         self.state: dict[str, list[Tensor]] = {}
 
     def num_state_elements(self) -> int:
@@ -50,6 +48,8 @@ class Correction:
 
     def correct_gradients(self, gradients: list[Tensor], newest: list[Tensor], stale: list[Tensor]) -> list[Tensor]:
         """The gradients that are clipped and given to the optimizer; not called for a batch that is skipped.
+
+        Only for a correction whose config ``corrects_gradients``.
 
         ``newest`` are the weights that the update will be applied to, ``stale`` those that were differentiated.
         """

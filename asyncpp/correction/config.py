@@ -16,14 +16,14 @@ class CorrectionConfig:
 
     correction: ClassVar[str] = "asyncpp.correction.base.Correction"  # import path of what this configures
     acts_without_delay: ClassVar[bool] = False  # True: a synchronous run, too, is changed by it
-    corrects_gradients: ClassVar[bool] = False  # True: it changes what the optimizer sees, not what it makes of that
+    corrects_gradients: ClassVar[bool] = False  # True: correct_gradients is called, with whole gradients
     needs_constant_delay: ClassVar[bool] = False  # True: not defined where the delay varies from batch to batch
 
     name: str = MISSING
 
     @property
     def state_copies(self) -> float:
-        """Elements of state for each element of the parameters."""
+        """Elements of state for each element of the parameters, for plans (asyncpp/planner/memory.py)."""
         return 0.0
 
     def num_sync_steps(self, num_steps: int) -> int:

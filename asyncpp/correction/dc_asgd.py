@@ -18,8 +18,6 @@ from asyncpp.correction.config import DelayCompensationConfig
 class DelayCompensation(Correction):
     """State: none, or 1 copy where adaptive."""
 
-    corrects_gradients = True
-
     def __init__(self, config: DelayCompensationConfig, weights: list[Tensor], delay: int, num_steps: int) -> None:
         super().__init__(config, weights, delay, num_steps)
         self.strength = config.strength

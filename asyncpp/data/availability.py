@@ -12,10 +12,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from asyncpp.command import CONF, as_override, compose_overrides, typed
 from asyncpp.data.config import DataConfig, HubConfig, MixtureConfig, SourceConfig
 from asyncpp.data.manifest import Manifest
 from asyncpp.errors import ConfigError
+from asyncpp.hydra_command import CONF, as_override, compose_overrides, typed
 
 PREPARE = "python -m asyncpp.data.prepare"
 KEYS_OF_A_RUN = ("sequence_length", "num_validation_sequences", "document_mask")  # they change no prepared token

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncpp.data.command import Options, print_json, run_command
 from asyncpp.data.config import DataConfig, MixtureConfig, SourceConfig
 from asyncpp.data.manifest import TOKENIZER_FILE, Manifest
+from asyncpp.data.options import Options, print_json, run_data_command
 from asyncpp.data.tokenizer import read_tokenizer
 from asyncpp.data.tokens import TokenStream
 from asyncpp.data.verify import verify
@@ -132,7 +132,9 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    return run_command("inspect", __doc__ or "", {"num_samples": int, "sample_tokens": int, "json": bool}, _command)
+    return run_data_command(
+        "inspect", __doc__ or "", {"num_samples": int, "sample_tokens": int, "json": bool}, _command
+    )
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from typing import Any
 
 from asyncpp import records
 from asyncpp.data.config import SourceConfig
-from asyncpp.data.manifest import SPLITS, Split, check_recipe, check_tokenizer, seal, splits_from, unseal
+from asyncpp.data.manifest import SPLITS, Split, check_recipe, check_tokenizer, splits_from
 from asyncpp.data.sources.base import Cursor
+from asyncpp.sealed import seal, unseal
 
 JOURNAL_FILE = "journal.json"
 

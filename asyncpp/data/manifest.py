@@ -12,8 +12,6 @@ Nothing in it depends on when, where or in how many attempts it was made.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from typing import Any
 from asyncpp import records
 from asyncpp.data.config import SourceConfig
 from asyncpp.errors import ConfigError, require
+from asyncpp.sealed import seal, unseal
 
 MANIFEST_FILE = "manifest.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -131,7 +130,7 @@ class Manifest:
 
 def check_recipe(wanted: dict[str, Any], found: dict[str, Any], folder: Path) -> None:
     """ConfigError naming the first setting in which two recipes differ."""
-    for key, ours, theirs in _differences(wanted, found):
+    for key, ours, theirs in records.differences(wanted, found):
         accepted = f"{folder} was prepared with {_shown(theirs)}; give another data.root or data.name, or remove it"
         raise ConfigError(f"data.{key}", _shown(ours), accepted)
 
@@ -152,38 +151,9 @@ def splits_from(content: dict[str, Any]) -> dict[str, Split]:
     }
 
 
-def seal(content: dict[str, Any]) -> str:
-    """``content`` as canonical JSON that holds its own checksum: unseal notices every changed bit."""
-    body = json.dumps(content, indent=1, sort_keys=True)
-    return json.dumps({**content, "sha256": _sha256(body)}, indent=1, sort_keys=True) + "\n"
-
-
-def unseal(text: bytes) -> dict[str, Any] | None:
-    """What was sealed, or None if ``text`` is not exactly what seal wrote."""
-    try:
-        content = json.loads(text.decode())
-        del content["sha256"]
-        return content if text == seal(content).encode() else None
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
 def file_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _differences(wanted: dict[str, Any], found: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    for key in wanted | found:
-        ours, theirs = wanted.get(key), found.get(key)
-        if isinstance(ours, dict) and isinstance(theirs, dict):
-            yield from _differences(ours, theirs, f"{prefix}{key}.")
-        elif ours != theirs:
-            yield f"{prefix}{key}", ours, theirs
 
 
 def _shown(value: Any) -> Any:

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from hydra.utils import get_class
 
-from asyncpp.data.command import Options, print_json, run_command
 from asyncpp.data.config import DataConfig, MixtureConfig, SourceConfig
 from asyncpp.data.journal import Journal
 from asyncpp.data.manifest import MANIFEST_FILE, TOKENIZER_FILE, Manifest, file_sha256
+from asyncpp.data.options import Options, print_json, run_data_command
 from asyncpp.data.sources.base import Source
 from asyncpp.data.status import Report, Status, display, silent
 from asyncpp.data.verify import verify
@@ -198,7 +198,7 @@ def _command(config: DataConfig, options: Options) -> int:
 
 
 def main() -> int:
-    return run_command("prepare", __doc__ or "", {"num_workers": int, "json": bool}, _command)
+    return run_data_command("prepare", __doc__ or "", {"num_workers": int, "json": bool}, _command)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from asyncpp import records
-from asyncpp.data.manifest import MANIFEST_FILE, TOKENIZER_FILE, Manifest, file_sha256, seal, unseal
+from asyncpp.data.manifest import MANIFEST_FILE, TOKENIZER_FILE, Manifest, file_sha256
 from asyncpp.errors import ConfigError
+from asyncpp.sealed import seal, unseal
 
 VERIFIED_FILE = "verified.json"
 SETTLED_AFTER_S = 1.0  # file systems' clocks tick in hundredths: a file written just now may change unseen

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncpp.command import compose_overrides
 from asyncpp.config import Config, from_hydra
 from asyncpp.errors import require
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.launcher.config import LauncherConfig, launcher_of
 
 

@@ -11,9 +11,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from asyncpp.arguments import no_such_key
-from asyncpp.command import typed
 from asyncpp.config import Config
 from asyncpp.errors import ConfigError, require
+from asyncpp.hydra_command import typed
 
 
 @dataclass
@@ -71,7 +71,7 @@ class SlurmConfig(LauncherConfig):
         limit_s = 60 * self.timeout_min
         accepted = f"expected less than the {limit_s} s of launcher.timeout_min={self.timeout_min}"
         require(delay_s < limit_s, "launcher.signal_delay_s", delay_s, accepted)
-        num_ranks, num_tasks = num_ranks_of(config), self.num_tasks(config)
+        num_ranks, num_tasks = config.pipeline.num_processes, self.num_tasks(config)
         key, value = "launcher.tasks_per_node", self.tasks_per_node
         if value is None:
             key, value = "launcher.nodes", self.nodes
@@ -85,26 +85,21 @@ class SlurmConfig(LauncherConfig):
         return self.nodes * self.tasks_of_node(config)
 
     def tasks_of_node(self, config: Config) -> int:
-        return self.tasks_per_node or -(-num_ranks_of(config) // self.nodes)
+        return self.tasks_per_node or -(-config.pipeline.num_processes // self.nodes)
 
     def gpus_of_node(self, config: Config) -> int | None:
         """One a rank, where a run wants them."""
         if self.gpus_per_node is not None or not config.trainer.device.startswith("cuda"):
             return self.gpus_per_node
-        return -(-num_ranks_of(config) // self.nodes)
+        return -(-config.pipeline.num_processes // self.nodes)
 
     def cpus_of_task(self, config: Config) -> int:
         """Cores: one a thread."""
-        ranks_of_task = num_ranks_of(config) // self.num_tasks(config)
+        ranks_of_task = config.pipeline.num_processes // self.num_tasks(config)
         return self.cpus_per_task or config.trainer.num_threads * ranks_of_task
 
 
 KINDS: Mapping[str, type[LauncherConfig]] = {"local": LocalConfig, "slurm": SlurmConfig}
-
-
-def num_ranks_of(config: Config) -> int:
-    """Processes that a run of ``config`` has."""
-    return 1 if config.pipeline.is_simulated else config.pipeline.num_ranks
 
 
 def launcher_of(composed: DictConfig) -> LauncherConfig:

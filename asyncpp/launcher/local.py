@@ -11,7 +11,7 @@ from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from asyncpp.launcher.cell import Cell
 from asyncpp.launcher.freeze import Code
 from asyncpp.launcher.process import Process, last_words, note_death, output_file, start_cell
-from asyncpp.trainer.progress import CellWatcher
+from asyncpp.launcher.progress import CellWatcher
 
 POLL_S = 0.1
 

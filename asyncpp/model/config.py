@@ -79,6 +79,15 @@ class LlamaConfig:
         if self.init_from is not None:
             self._check_init_from(f"{key}.init_from", self.init_from)
 
+    def check_processes(self, key: str, num_stages: int, updated_alike: bool, where: str) -> None:
+        """Raise ConfigError where a tied embedding's two copies, on the first and the last stage, would part.
+
+        updated_alike: both stages have one delay, and clip as one. where: what decides that, in words.
+        """
+        together = not self.tied_embeddings or num_stages == 1 or updated_alike
+        accepted = f"expected false: with {where} its two copies would part"
+        require(together, f"{key}.tied_embeddings", True, accepted)
+
     def hf_config(self) -> dict[str, Any]:
         """What transformers' config.json says of this shape; token ids and lengths are not the model's to say."""
         return {

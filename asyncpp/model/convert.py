@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from asyncpp.model.config import LlamaConfig, MoEConfig
-from asyncpp.model.layout import parameter_infos
 
 _ATTENTION = {
     "input_layernorm.weight": ("attention_norm.weight",),
@@ -56,12 +55,6 @@ def hf_names(config: LlamaConfig) -> dict[str, tuple[str, ...]]:
 def to_hf(config: LlamaConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """``weights``, by our names, as the tensors of the transformers model."""
     return {theirs: _joined([weights[name] for name in ours]) for theirs, ours in hf_names(config).items()}
-
-
-def from_hf(config: LlamaConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a transformers model of ``config``'s shape as weights by our names."""
-    located = locate(config)
-    return {info.name: located[info.name].read(tensors.__getitem__) for info in parameter_infos(config)}
 
 
 class Location:

@@ -21,8 +21,6 @@ class AdamWSplit(ElementwiseRule):
     delay they are equal, and so is this to AdamW. State: 2 copies. Workspace: 3 copies of the group.
     """
 
-    needs_fresh_gradients = True
-
     def __init__(self, config: AdamWSplitConfig, weights: Sequence[Tensor]) -> None:
         super().__init__(config, weights)
         self.betas = config.betas

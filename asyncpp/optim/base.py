@@ -26,12 +26,11 @@ class UpdateRule(ABC):
     lose what a decay rate of 0.999 adds to it. The methods are to be called without autograd (torch.no_grad).
     """
 
-    same_shape: ClassVar[bool] = False  # True: the weights of one rule have one shape, so that it may stack them
     max_elements_on_cpu: ClassVar[int] = 2**19  # of one rule's weights: with state and workspace near the cache
-    needs_fresh_gradients: ClassVar[bool] = False  # True: observe_fresh_gradients goes before every update
 
     def __init__(self, config: RuleConfig, weights: Sequence[Tensor]) -> None:
         self.weight_decay = config.weight_decay
+        self.needs_fresh_gradients = config.needs_fresh_gradients
         self.num_updates = 0
         self.dtype = torch.promote_types(weights[0].dtype, torch.float32)
         self.state: dict[str, list[Tensor]] = {}
@@ -66,7 +65,7 @@ class UpdateRule(ABC):
             weight.mul_(decay_factor).sub_(update)
 
     def observe_fresh_gradients(self, gradients: Sequence[Tensor]) -> None:
-        """Take the same batch's gradients at the newest weights; only for rules with ``needs_fresh_gradients``."""
+        """Take the same batch's gradients at the newest weights; only where the config ``needs_fresh_gradients``."""
         raise NotImplementedError(f"{type(self).__name__} has no use for fresh gradients")
 
     def new_state(self, name: str, weights: Sequence[Tensor]) -> list[Tensor]:

@@ -6,6 +6,7 @@ conf/optimizer/<name>.yaml holds the values and their sources; the rule itself i
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -38,7 +39,7 @@ def check_option(key: str, value: str, options: tuple[str, ...]) -> None:
 
 
 @dataclass
-class RuleConfig:
+class RuleConfig(ABC):
     """What every update rule has.
 
     lr: the peak learning rate; lr_schedule scales it.
@@ -46,7 +47,8 @@ class RuleConfig:
     """
 
     rule: ClassVar[str]  # import path of the UpdateRule that this configures
-    same_shape: ClassVar[bool] = False  # the rule's
+    same_shape: ClassVar[bool] = False  # True: the weights of one rule have one shape, so that it may stack them
+    needs_fresh_gradients: ClassVar[bool] = False  # True: of the same batch, at the newest weights, before every update
 
     lr: float = MISSING
     weight_decay: float = MISSING
@@ -56,29 +58,35 @@ class RuleConfig:
         check_positive(f"{key}.lr", self.lr)
         check_not_negative(f"{key}.weight_decay", self.weight_decay)
 
+    @abstractmethod
     def state_copies(self, shape: Sequence[int]) -> float:
-        """Elements of state for each element of a parameter of ``shape``."""
-        raise NotImplementedError
+        """Elements of state for each element of a parameter of ``shape``, for plans (asyncpp/planner/memory.py)."""
 
+    @abstractmethod
     def workspace_copies(self, shape: Sequence[int], needs_update: bool) -> float:
         """Elements that a rule allocates while it works, for each of its parameters', which are of ``shape`` at most.
 
         needs_update: u is asked for (UpdateRule.update), not only its effect on the weights (UpdateRule.step).
         """
-        raise NotImplementedError
 
 
 @dataclass
 class OptimizerConfig(RuleConfig):
     """An entry of conf/optimizer: a rule, and which rule takes the roles that it does not."""
 
-    needs_fresh_gradients: ClassVar[bool] = False  # of the same batch at the newest weights: the simulator's alone
-
     name: str = MISSING
 
     def rules(self) -> dict[Role, RuleConfig]:
         """The rule of every role. Here: this one for all."""
         return dict.fromkeys(Role, self)
+
+    def check_processes(self, key: str) -> None:
+        """Raise ConfigError for an optimizer that real processes can't have."""
+        accepted = (
+            "needs a second gradient of every batch, at the newest weights, which a pipeline does not have; "
+            "use pipeline=simulated"
+        )
+        require(not self.needs_fresh_gradients, key, self.name, accepted)
 
 
 @dataclass

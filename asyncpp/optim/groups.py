@@ -121,9 +121,9 @@ def build_optimizer(
     members: list[tuple[RuleConfig, list[int]]] = []
     for index, (info, weight) in enumerate(zip(parameters, weights, strict=True)):
         rule_config = rules[info.role]
-        rule = rule_class(rule_config)
-        key = (id(rule_config), weight.dtype, weight.device, info.shape if rule.same_shape else None)
-        bound = rule.max_elements_on_cpu if weight.device.type == "cpu" else MAX_ELEMENTS_ON_ACCELERATORS
+        key = (id(rule_config), weight.dtype, weight.device, info.shape if rule_config.same_shape else None)
+        on_cpu = weight.device.type == "cpu"
+        bound = rule_class(rule_config).max_elements_on_cpu if on_cpu else MAX_ELEMENTS_ON_ACCELERATORS
         group = open_groups.get(key)
         if group is None or sum(weights[i].numel() for i in group) + weight.numel() > bound:
             group = open_groups[key] = []

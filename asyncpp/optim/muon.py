@@ -36,8 +36,6 @@ class Muon(UpdateRule):
     Gram matrices.
     """
 
-    same_shape = True
-
     def __init__(self, config: MuonConfig, weights: Sequence[Tensor]) -> None:
         super().__init__(config, weights)
         self.momentum_decay = config.momentum

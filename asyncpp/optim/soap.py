@@ -50,8 +50,6 @@ class SOAP(UpdateRule):
     brought up to date, 6 of the larger one.
     """
 
-    same_shape = True
-
     def __init__(self, config: SOAPConfig, weights: Sequence[Tensor]) -> None:
         super().__init__(config, weights)
         self.betas = config.betas

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from omegaconf import MISSING
 
+from asyncpp.correction.config import CorrectionConfig
 from asyncpp.errors import ConfigError, require
 from asyncpp.model.config import LlamaConfig
 from asyncpp.pipeline.delay import DelayProfile, SampledDelays
@@ -49,9 +51,9 @@ class PipelineConfig:
         return self.name == "simulated"
 
     @property
-    def num_ranks(self) -> int:
-        """Processes that train."""
-        return self.num_stages * self.data_parallel
+    def num_processes(self) -> int:
+        """Processes that train: one a rank, or one in all where the pipeline is simulated."""
+        return 1 if self.is_simulated else self.num_stages * self.data_parallel
 
     def check(self, key: str) -> None:
         """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
@@ -69,22 +71,40 @@ class PipelineConfig:
                 given = getattr(self, name)
                 require(given == value, f"{key}.{name}", given, f"expected {value} with {key}={self.name}")
 
-    def check_shape(self, key: str, num_micro_batches: int) -> None:
-        """Raise ConfigError unless the schedule can have ``num_micro_batches``, in real processes."""
+    def check_processes(self, key: str, num_micro_batches: int, correction: CorrectionConfig) -> None:
+        """Raise ConfigError unless real processes can run the schedule, with ``num_micro_batches``."""
         builder = BUILDERS[self.schedule]
+        instead = f"pipeline=simulated delay=from_schedule delay.schedule={self.schedule}"
+        accepted = f"can be planned and drawn, not run; its delays can: {instead}"
+        require(builder.runs_in_processes, key, self.name, accepted)
         shape = Shape(
             num_stages=self.num_stages,
             num_micro_batches=num_micro_batches,
             num_batches=1,
-            num_chunks=builder.chunks if self.num_chunks is None else self.num_chunks,
+            num_chunks=builder.chunks_of(self.num_chunks),
         )
         unmet = builder.unmet(shape)
         if unmet:
             where = "trainer" if unmet.key == "num_micro_batches" else key
             raise ConfigError(f"{where}.{unmet.key}", unmet.value, unmet.accepted)
+        self.check_sharding(key, correction)
+
+    def check_sharding(self, key: str, correction: CorrectionConfig) -> None:
+        """Raise ConfigError where the replicas can't share out the state of ``correction``."""
+        accepted = f"expected false with correction={correction.name}, whose state every replica needs whole"
+        possible = not (self.shard_optimizer and correction.corrects_gradients)
+        require(possible, f"{key}.shard_optimizer", self.shard_optimizer, accepted)
+
+    def steady_delays(self, schedule: str) -> DelayProfile:
+        """The delay of every part of the model, in its order, once a pipeline of this shape is full."""
+        # The delay does not depend on the number of micro-batches, and as many as stages suffice for every schedule.
+        num_micro_batches = self.num_stages
+        return DelayProfile(steady_staleness(schedule, self.num_stages, num_micro_batches, self.num_chunks))
 
     def layers(self, key: str, model: LlamaConfig, sequence_length: int, num_parts: int) -> list[range]:
         """The layers of each of ``num_parts`` parts of the model. Raises ConfigError for a split that is not one."""
+        accepted = f"expected at most model.num_layers={model.num_layers} parts of the model, not {num_parts}"
+        require(num_parts <= model.num_layers, f"{key}.num_stages", self.num_stages, accepted)
         if self.split is None:
             return split_by_cost(model, sequence_length, num_parts)
         check_split(self.split, model.num_layers, num_parts, f"{key}.split")
@@ -95,6 +115,8 @@ class PipelineConfig:
 class DelayConfig(ABC):
     """An entry of conf/delay."""
 
+    varies: ClassVar[bool] = False  # True: from batch to batch
+
     name: str = MISSING
 
     @abstractmethod
@@ -104,6 +126,13 @@ class DelayConfig(ABC):
     @abstractmethod
     def profile(self, pipeline: PipelineConfig) -> DelayProfile:
         """The delay of every stage, first to last."""
+
+    def check_processes(self, key: str, pipeline: PipelineConfig) -> None:
+        """Raise ConfigError unless this is the delay that the schedule of real processes has anyway."""
+        of_schedule = set(pipeline.steady_delays(pipeline.schedule).delays)
+        agree = set(self.profile(pipeline).delays) == of_schedule and not self.varies
+        accepted = f"expected auto: pipeline={pipeline.name} has delays of {', '.join(map(str, sorted(of_schedule)))}"
+        require(agree, key, self.name, accepted)
 
     def effective_name(self, pipeline: PipelineConfig) -> str:
         """What the summary calls it: ``auto`` goes by what it comes to."""
@@ -140,15 +169,14 @@ class ScheduleDelayConfig(DelayConfig):
         require(self.schedule in BUILDERS, f"{key}.schedule", self.schedule, f"expected one of {', '.join(BUILDERS)}")
 
     def profile(self, pipeline: PipelineConfig) -> DelayProfile:
-        # The delay does not depend on the number of micro-batches, and as many as stages suffice for every schedule.
-        num_micro_batches = pipeline.num_stages
-        chunks = pipeline.num_chunks
-        return DelayProfile(steady_staleness(self.schedule, pipeline.num_stages, num_micro_batches, chunks))
+        return pipeline.steady_delays(self.schedule)
 
 
 @dataclass
 class SampledDelayConfig(DelayConfig):
     """A delay drawn for every batch. probabilities: of a delay of 0, 1, 2, ... updates; seed: of the draws."""
+
+    varies = True
 
     probabilities: list[float] = MISSING
     seed: int = MISSING

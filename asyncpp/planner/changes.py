@@ -41,7 +41,7 @@ def max_memory_bytes(config: PlanConfig) -> float:
 def _single_changes(config: PlanConfig) -> list[Change]:
     """Of each kind the first that fits, or the furthest that there is; those that save nothing are left out."""
     needed = max_memory_bytes(config)
-    series = [_smaller_micro_batches(config), _recompute(config), _no_correction(config)]
+    series = [_smaller_micro_batches(config), _recompute(config), _shard_optimizer(config), _no_correction(config)]
     if not config.pipeline.is_simulated:
         series += [_more_stages(config), _fewer_versions(config)]
     found = [_furthest(one) for one in series]
@@ -92,8 +92,14 @@ def _smaller_micro_batches(config: PlanConfig) -> Series:
 
 
 def _recompute(config: PlanConfig) -> Series:
-    if not config.options.recompute:
-        yield "recompute=true", replace(config, options=replace(config.options, recompute=True))
+    if not config.pipeline.recompute:
+        yield "pipeline.recompute=true", replace(config, pipeline=replace(config.pipeline, recompute=True))
+
+
+def _shard_optimizer(config: PlanConfig) -> Series:
+    pipeline = config.pipeline
+    if not pipeline.shard_optimizer and pipeline.data_parallel > 1:
+        yield "pipeline.shard_optimizer=true", replace(config, pipeline=replace(pipeline, shard_optimizer=True))
 
 
 def _no_correction(config: PlanConfig) -> Series:

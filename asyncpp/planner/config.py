@@ -11,7 +11,7 @@ from asyncpp.correction.config import CorrectionConfig
 from asyncpp.data.config import DataConfig
 from asyncpp.errors import ConfigError, require
 from asyncpp.model.config import LlamaConfig
-from asyncpp.optim.config import AdamWSplitConfig, OptimizerConfig
+from asyncpp.optim.config import OptimizerConfig
 from asyncpp.pipeline.config import DelayConfig, PipelineConfig
 from asyncpp.schedule.action import Schedule
 from asyncpp.schedule.builders import BUILDERS, build
@@ -84,20 +84,20 @@ class HardwareConfig:
 class PlanOptions:
     """The keys of conf/plan.yaml beside the groups.
 
-    precision: a name of PRECISIONS. mfu: share of the peak that a stage reaches while it computes; its bubbles come
-    on top. recompute: layers keep their input only, and run forward once more before they run backward.
+    precision: a name of PRECISIONS; null is that of trainer.dtype and trainer.autocast. mfu: share
+    of the peak that a stage reaches while it computes; its bubbles come on top.
     tokens_per_parameter, budget_tokens: training tokens; the first is for a budget that is null.
     """
 
-    precision: str = MISSING
+    precision: str | None = MISSING
     mfu: float = MISSING
-    recompute: bool = MISSING
     tokens_per_parameter: float = MISSING
     budget_tokens: float | None = MISSING
     json: bool = MISSING
 
     def check(self) -> None:
-        require(self.precision in PRECISIONS, "precision", self.precision, f"expected one of {', '.join(PRECISIONS)}")
+        known = self.precision is None or self.precision in PRECISIONS
+        require(known, "precision", self.precision, f"expected one of {', '.join(PRECISIONS)}, or null")
         require(0.0 < self.mfu <= 1.0, "mfu", self.mfu, "expected a number in (0, 1]")
         per_parameter, budget = self.tokens_per_parameter, self.budget_tokens
         require(per_parameter > 0.0, "tokens_per_parameter", per_parameter, "expected a positive number")
@@ -106,7 +106,7 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class PlanConfig:
-    """A run to be planned. Of ``data`` only the sequence length counts, of ``trainer`` the batch."""
+    """A run to be planned. Of ``data`` only the sequence length counts, of ``trainer`` the batch and the dtypes."""
 
     model: LlamaConfig
     data: DataConfig
@@ -119,8 +119,14 @@ class PlanConfig:
     options: PlanOptions
 
     @property
+    def precision_name(self) -> str:
+        """The option, or what the trainer does."""
+        of_trainer = self.trainer.dtype if self.trainer.autocast is None else "bf16_autocast"
+        return self.options.precision or of_trainer
+
+    @property
     def precision(self) -> Precision:
-        return PRECISIONS[self.options.precision]
+        return PRECISIONS[self.precision_name]
 
     @property
     def casts(self) -> bool:
@@ -129,8 +135,7 @@ class PlanConfig:
 
     @property
     def num_ranks(self) -> int:
-        stages = 1 if self.pipeline.is_simulated else self.pipeline.num_stages
-        return stages * self.pipeline.data_parallel
+        return self.pipeline.num_processes
 
     @property
     def batch_tokens(self) -> int:
@@ -165,19 +170,16 @@ class PlanConfig:
         self.options.check()
         speeds = self.hardware.peak_flops_per_s
         accepted = f"hardware={self.hardware.name} has a speed for {', '.join(speeds)}"
-        require(self.precision.product in speeds, "precision", self.options.precision, accepted)
-        trainer, pipeline = self.trainer, self.pipeline
-        shares = pipeline.data_parallel * trainer.num_micro_batches
-        accepted = f"expected a multiple of pipeline.data_parallel x trainer.num_micro_batches = {shares}"
-        require(trainer.batch_size % shares == 0, "trainer.batch_size", trainer.batch_size, accepted)
+        require(self.precision.product in speeds, "precision", self.precision_name, accepted)
+        pipeline = self.pipeline
+        self.trainer.check_replicas("trainer", pipeline.data_parallel)
+        pipeline.check_sharding("pipeline", self.correction)
         fixed = pipeline.is_simulated or self.delay.name == "auto"
         require(fixed, "delay", self.delay.name, f"expected auto: pipeline={pipeline.name} has a delay of its own")
-        possible = not isinstance(self.optimizer, AdamWSplitConfig)
+        possible = not self.optimizer.needs_fresh_gradients
         accepted = "expected another one: it needs a second gradient of every batch, which a plan has no room for"
         require(possible, "optimizer", self.optimizer.name, accepted)
-        num_parts, num_layers = self.num_parts(), self.model.num_layers
-        accepted = f"expected at most model.num_layers={num_layers} parts of the model, not {num_parts}"
-        require(num_parts <= num_layers, "pipeline.num_stages", pipeline.num_stages, accepted)
+        pipeline.layers("pipeline", self.model, self.data.sequence_length, self.num_parts())
 
     def num_parts(self) -> int:
         """Into how many parts the model is cut. Raises ConfigError for a shape that its schedule cannot have."""

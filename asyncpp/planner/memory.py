@@ -8,12 +8,13 @@ norm of the last one is still being summed).
 Saved activations: what autograd saves, and, where another stage follows, the output, which the backward starts from.
 Buffers: messages, and what a backward needs beside the other kinds (its own gradients before they are added, and
 working memory, less what it has freed so far) or, if that is more, what an update needs while less is saved.
-Nothing is sharded between replicas.
+Where the replicas share out the updates (pipeline.shard_optimizer), state and an update's workspace are those of the
+parameters of one replica, whole matrices each; all else is the same on every replica.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass
 
 from asyncpp.parameters import ParameterInfo
@@ -61,21 +62,36 @@ class Memory:
         return sum(asdict(self).values())
 
 
-def unit_memory(config: PlanConfig, unit: Unit, held: Held, with_embedding: bool) -> Memory:
-    """What a unit adds to its stage. with_embedding: the stage has the embedding, too, so a tied head shares it."""
+def unit_memory(
+    config: PlanConfig, unit: Unit, held: Held, with_embedding: bool, updated: Container[str] | None = None
+) -> Memory:
+    """What a unit adds to its stage. with_embedding: the stage has the embedding, too, so a tied head shares it.
+
+    updated: names of the parameters that the replica updates; None for all.
+    """
     precision = config.precision
-    own = unit.parameters if with_embedding else (*unit.parameters, *unit.copied)
+    own = held_parameters(unit, with_embedding)
     num_elements = _num_elements(own)
+    mine = _of_names(own, updated)
     rules = config.optimizer.rules()
-    state = sum(rules[info.role].state_copies(info.shape) * info.num_elements for info in own)
+    state = sum(rules[info.role].state_copies(info.shape) * info.num_elements for info in mine)
     return Memory(
         weights=num_elements * (precision.compute + precision.master),
         weight_versions=num_elements * (held.weight_versions - 1) * precision.compute,
         gradients=num_differentiated(unit) * held.gradient_sums * precision.accumulate,
         optimizer_state=state * precision.accumulate,
-        correction_state=num_elements * config.correction.state_copies * precision.accumulate,
+        correction_state=_num_elements(mine) * config.correction.state_copies * precision.accumulate,
         saved_activations=held.micro_batches * unit.saved_bytes,
     )
+
+
+def held_parameters(unit: Unit, with_embedding: bool) -> tuple[ParameterInfo, ...]:
+    """Those of which the unit's stage has weights and state, in canonical order: a tied head's copy comes first."""
+    return unit.parameters if with_embedding else (*unit.copied, *unit.parameters)
+
+
+def _of_names(parameters: Sequence[ParameterInfo], names: Container[str] | None) -> Sequence[ParameterInfo]:
+    return parameters if names is None else [info for info in parameters if info.name in names]
 
 
 def num_differentiated(unit: Unit) -> int:
@@ -101,12 +117,15 @@ def pass_bytes(config: PlanConfig, owned: Sequence[Unit], more_gradients: int) -
     return most
 
 
-def update_bytes(config: PlanConfig, owned: Sequence[Unit]) -> float:
-    """The most that the optimizer needs for a group of parameters while it computes its update (optim/groups.py)."""
+def update_bytes(config: PlanConfig, owned: Sequence[Unit], updated: Container[str] | None = None) -> float:
+    """The most that the optimizer needs for a group of parameters while it computes its update (optim/groups.py).
+
+    updated: names of the parameters that the replica updates; None for all.
+    """
     rules = config.optimizer.rules()
     needs_update = config.correction.state_copies > 0.0  # u itself, for a rule of its own for the weights
     groups: dict[object, list[ParameterInfo]] = {}
-    for info in (info for unit in owned for info in unit.parameters):
+    for info in _of_names([info for unit in owned for info in unit.parameters], updated):
         rule = rules[info.role]
         groups.setdefault((id(rule), info.shape if rule.same_shape else None), []).append(info)
     most = 0.0
@@ -134,7 +153,7 @@ def constant_bytes(config: PlanConfig, num_neighbours: int, wraps_around: bool) 
 
 def outputs_bytes(config: PlanConfig, micro_batches: float) -> float:
     """The outputs of saved micro-batches, of which those on their way to the next stage are messages already."""
-    if config.pipeline.is_simulated or config.options.recompute:
+    if config.pipeline.is_simulated or config.pipeline.recompute:
         return 0.0
     on_their_way = config.one_batch.buffer_size
     return max(0.0, micro_batches - on_their_way) * message_bytes(config)

@@ -33,7 +33,7 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         "correction": config.correction.name,
         "pipeline": config.pipeline.name,
         "hardware": config.hardware.name,
-        "precision": config.options.precision,
+        "precision": config.precision_name,
         "num_parameters": counts.total,
         "num_active_parameters": counts.active,
         "num_non_embedding_parameters": counts.non_embedding,

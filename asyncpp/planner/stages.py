@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from asyncpp.errors import ConfigError
+from asyncpp.pipeline.partition import share_out
 from asyncpp.planner.config import PlanConfig
 from asyncpp.planner.memory import (
     Held,
     Memory,
     constant_bytes,
+    held_parameters,
     outputs_bytes,
     pass_bytes,
     unit_memory,
@@ -152,7 +154,11 @@ def _costs(pieces: Sequence[Unit]) -> list[float]:
 
 
 def _added_bytes(config: PlanConfig, unit: Unit, held: Held, with_embedding: bool) -> float:
-    return unit_memory(config, unit, held, with_embedding).total
+    """At least, where the replicas share out the updates: no share is smaller than an even one."""
+    memory = unit_memory(config, unit, held, with_embedding)
+    pipeline = config.pipeline
+    even_share = 1.0 / pipeline.data_parallel if pipeline.shard_optimizer else 1.0
+    return memory.total - (1.0 - even_share) * (memory.optimizer_state + memory.correction_state)
 
 
 def _stages(
@@ -167,20 +173,53 @@ def _stages(
 def _stage(config: PlanConfig, stage: int, num_stages: int, parts: Sequence[Part]) -> Stage:
     owned = [unit for part in parts for unit in part.units]
     with_embedding = any(unit.name == "embedding" for unit in owned)
+    memories = [
+        _memory(config, stage, num_stages, parts, with_embedding, updated)
+        for updated in _updated_by_replica(config, parts, with_embedding)
+    ]
+    return Stage(tuple(parts), max(memories, key=lambda memory: memory.total))
+
+
+def _updated_by_replica(
+    config: PlanConfig, parts: Sequence[Part], with_embedding: bool
+) -> Sequence[Container[str] | None]:
+    """Names of what each replica updates of a stage, or one None where each updates all (trainer/setup.py)."""
+    pipeline = config.pipeline
+    if not pipeline.shard_optimizer:
+        return [None]
+    updated: list[set[str]] = [set() for _ in range(pipeline.data_parallel)]
+    for part in parts:
+        infos = [info for unit in part.units for info in held_parameters(unit, with_embedding)]
+        owners = share_out([info.num_elements for info in infos], pipeline.data_parallel)
+        for info, owner in zip(infos, owners, strict=True):
+            updated[owner].add(info.name)
+    return updated
+
+
+def _memory(
+    config: PlanConfig,
+    stage: int,
+    num_stages: int,
+    parts: Sequence[Part],
+    with_embedding: bool,
+    updated: Container[str] | None,
+) -> Memory:
+    """Of one replica of a stage, the one that updates ``updated``."""
+    owned = [unit for part in parts for unit in part.units]
     memory = Memory()
     fewer_saved = 0.0  # at an update than at most
     for part in parts:
         for unit in part.units:
-            memory += unit_memory(config, unit, part.held, with_embedding)
+            memory += unit_memory(config, unit, part.held, with_embedding, updated)
             fewer_saved += (part.held.micro_batches - part.held.micro_batches_at_update) * unit.saved_bytes
         if stage < num_stages - 1 or part is not parts[-1]:
             memory += Memory(saved_activations=outputs_bytes(config, part.held.micro_batches))
     differentiated = [owned] if config.pipeline.is_simulated else [part.units for part in parts]
     more_gradients = max(part.held.gradients_in_backward - part.held.gradient_sums for part in parts)
     passes = max(pass_bytes(config, together, more_gradients) for together in differentiated)
-    updates = update_bytes(config, owned) - fewer_saved
+    updates = update_bytes(config, owned, updated) - fewer_saved
     buffers = Memory(buffers=max(passes, updates) + _constant_bytes(config, stage, num_stages))
-    return Stage(tuple(parts), memory + buffers)
+    return memory + buffers
 
 
 def _constant_bytes(config: PlanConfig, stage: int, num_stages: int) -> float:

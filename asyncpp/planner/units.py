@@ -78,7 +78,7 @@ def _layer(config: PlanConfig, layer: int, infos: Sequence[ParameterInfo]) -> Un
         cast = [info for info in infos if info.role is Role.MATRIX and not info.name.endswith("router.weight")]
         saved += config.precision.operand * sum(info.num_elements for info in cast)
     working = _layer_working_bytes(config)
-    if not config.options.recompute:
+    if not config.pipeline.recompute:
         return Unit(f"layers.{layer}", tuple(infos), forward_s, 2.0 * forward_s, saved, working_bytes=working)
     inputs = tokens * model.hidden_size * config.precision.compute
     return Unit(f"layers.{layer}", tuple(infos), forward_s, 3.0 * forward_s, inputs, working_bytes=saved + working)

@@ -214,6 +214,8 @@ class Builder:
     chunks: parts on a stage by default. full_batches: m >= P. one_micro_batch: a batch is one micro-batch.
     buffer_size: messages that a channel must hold so that no SEND waits for want of room: one on its way and one that
     has come, or more where activations for the next chunk come early.
+    runs_in_processes: every stage runs all backwards of a batch, of all its chunks, before any UPDATE of it, as
+    asyncpp.pipeline.interpreter needs, which settles a stage's batch as a whole. Others can be planned and drawn.
     """
 
     actions: Callable[[Shape, int], Iterator[Action]]
@@ -222,6 +224,11 @@ class Builder:
     full_batches: bool = False
     one_micro_batch: bool = False
     buffer_size: Callable[[Shape], int] = lambda shape: 2
+    runs_in_processes: bool = True
+
+    def chunks_of(self, num_chunks: int | None) -> int:
+        """``num_chunks``, or this schedule's own number for None."""
+        return self.chunks if num_chunks is None else num_chunks
 
     def unmet(self, shape: Shape) -> ConfigError | None:
         """What is wrong with ``shape`` for this builder."""
@@ -244,7 +251,13 @@ BUILDERS = {
     "interleaved": Builder(interleaved, chunks=2, any_chunks=True, buffer_size=lambda shape: max(2, shape.num_stages)),
     "two_bw": Builder(two_bw, full_batches=True),
     "pipedream": Builder(pipedream, one_micro_batch=True),
-    "wpipe": Builder(wpipe, chunks=2, full_batches=True, buffer_size=lambda shape: max(2, shape.num_micro_batches)),
+    "wpipe": Builder(
+        wpipe,
+        chunks=2,
+        full_batches=True,
+        buffer_size=lambda shape: max(2, shape.num_micro_batches),
+        runs_in_processes=False,
+    ),
 }
 ALIASES = {"1f1b": "one_f_one_b", "2bw": "two_bw"}
 
@@ -281,7 +294,7 @@ def build(
         num_stages=num_stages,
         num_micro_batches=num_micro_batches,
         num_batches=num_batches,
-        num_chunks=builder.chunks if num_chunks is None else num_chunks,
+        num_chunks=builder.chunks_of(num_chunks),
         first_batch=first_batch,
     )
     if builder.one_micro_batch:

@@ -68,9 +68,3 @@ def check_split(sizes: Sequence[int], num_layers: int, num_stages: int, key: str
     require(
         sum(sizes) == num_layers, key, list(sizes), f"expected numbers that add up to the model's {num_layers} layers"
     )
-
-
-def stage_costs(costs: Sequence[float], sizes: Sequence[int]) -> list[float]:
-    """The sum of ``costs`` on every stage of a split."""
-    ends = np.cumsum(sizes)
-    return [float(sum(costs[end - size : end])) for size, end in zip(sizes, ends, strict=True)]

@@ -21,8 +21,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from asyncpp.arguments import stop_on_signals
-from asyncpp.command import exit_code_of
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
+from asyncpp.hydra_command import hydra_exit_code_of
 from asyncpp.launcher.slurm_commands import SlurmFailed
 from asyncpp.sweep.catalogue import list_sweeps
 from asyncpp.sweep.control import cancel, retry, run
@@ -57,7 +57,7 @@ def main() -> int:
         return OF_ONE_SWEEP[name](rest[0], rest[1:])
 
     try:
-        return exit_code_of(command, arguments)
+        return hydra_exit_code_of(command, arguments)
     except SlurmFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FAILED

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from asyncpp.arguments import parse_arguments
-from asyncpp.command import compose_overrides, typed
 from asyncpp.config import from_hydra
 from asyncpp.errors import EXIT_DONE, require
+from asyncpp.hydra_command import compose_overrides, typed
 from asyncpp.planner.stages import cut
 from asyncpp.run_plan import device_hours, hardware, plan_config
 from asyncpp.sweep.expand import SweepOptions, overrides_of_cells

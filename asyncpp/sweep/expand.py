@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asyncpp.command import as_override
 from asyncpp.errors import require
+from asyncpp.hydra_command import as_override
 from asyncpp.launcher.cell import Cell, compose_cell
 from asyncpp.sweep.file import Scale, SweepFile
 

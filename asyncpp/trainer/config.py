@@ -80,6 +80,18 @@ class TrainerConfig:
         threads = self.num_threads
         require(threads <= MAX_THREADS, f"{key}.num_threads", threads, f"expected at most {MAX_THREADS}")
 
+    def check_processes(self, key: str, data_parallel: int) -> None:
+        """Raise ConfigError for what real processes can't do, ``data_parallel`` to a stage."""
+        self.check_replicas(key, data_parallel)
+        every = self.probe_every
+        require(every is None, f"{key}.probe_every", every, "expected null, or pipeline=simulated")
+
+    def check_replicas(self, key: str, data_parallel: int) -> None:
+        """Raise ConfigError unless ``data_parallel`` replicas have micro-batches of one size."""
+        shares = data_parallel * self.num_micro_batches
+        accepted = f"expected a multiple of pipeline.data_parallel x {key}.num_micro_batches = {shares}"
+        require(self.batch_size % shares == 0, f"{key}.batch_size", self.batch_size, accepted)
+
 
 @dataclass
 class LoggerConfig:

@@ -78,7 +78,7 @@ def launch(config: Config, folder: Path, start: Start) -> dict[str, float]:
 
     Raises TrainingFailed and Stopped as the loop does, RankFailed where a rank is lost. No rank outlives this call.
     """
-    num_ranks = config.pipeline.num_ranks
+    num_ranks = config.pipeline.num_processes
     context = multiprocessing.get_context("forkserver")  # imports torch once for all ranks, and forks without threads
     context.set_forkserver_preload(PRELOAD)
     _start_forkserver()

@@ -119,7 +119,7 @@ def _positions(config: Config, module: nn.Module, state: StageState) -> dict[str
 def segments_of(config: Config, first_batch: int = 0) -> list[Segment]:
     """The batches from ``first_batch`` on. Those that a correction wants without delay run by one that flushes."""
     pipeline, trainer = config.pipeline, config.trainer
-    chunks = BUILDERS[pipeline.schedule].chunks if pipeline.num_chunks is None else pipeline.num_chunks
+    chunks = BUILDERS[pipeline.schedule].chunks_of(pipeline.num_chunks)
     delayed = max(config.profile.delays) > 0
     num_sync = config.correction.num_sync_steps(trainer.num_steps) if delayed else 0
     switch = max(first_batch, num_sync)

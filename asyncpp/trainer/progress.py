@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
-
-from asyncpp import records
 
 
 class Progress(Protocol):
@@ -91,53 +87,3 @@ class LineProgress:
 
     def stop(self) -> None:
         pass
-
-
-class CellWatcher:
-    """Several runs at once, each followed by the metrics file that it writes. A context manager.
-
-    num_steps: of every run, by its folder.
-    """
-
-    def __init__(self, num_steps: Mapping[Path, int]) -> None:
-        self._num_steps = num_steps
-        self._num_ended = 0
-        self._tasks: dict[Path, TaskID] = {}
-        self._console = Console(stderr=True)
-        self._bars = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-
-    def __enter__(self) -> CellWatcher:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def refresh(self, running: Iterable[Path]) -> None:
-        """Show how far the runs in the folders ``running`` are."""
-        for folder in running:
-            if folder not in self._tasks:
-                self._tasks[folder] = self._bars.add_task(folder.name, total=self._num_steps[folder], numbers="")
-            row = records.last_metrics_row(folder / records.METRICS_FILE, "train/loss")
-            if row is not None:
-                speed = row[f"{records.TIME_PREFIX}tokens_per_s"]
-                numbers = f"loss {row['train/loss'] or float('nan'):.3f}  {speed:,.0f} tokens/s"
-                self._bars.update(self._tasks[folder], completed=row["step"] + 1, numbers=numbers)
-
-    def ended(self, folder: Path) -> None:
-        """Say how the run in ``folder`` ended."""
-        self._num_ended += 1
-        summary = records.read_summary(folder) or {"status": "died"}
-        loss = summary.get("val_loss")
-        result = f"val loss {loss:.4f}  {summary['duration_s']:.0f} s" if loss else summary["status"]
-        if folder in self._tasks:
-            self._bars.remove_task(self._tasks.pop(folder))
-        self._console.print(f"[{self._num_ended}/{len(self._num_steps)}] {folder.name}  {result}", highlight=False)

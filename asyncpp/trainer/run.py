@@ -42,7 +42,7 @@ def run(config: Config) -> int:
     """
     place = this_place()
     if place is not None:
-        place.check(1 if config.pipeline.is_simulated else config.pipeline.num_ranks)
+        place.check(config.pipeline.num_processes)
     if config.trainer.device.startswith("cuda"):
         require(torch.cuda.is_available(), "trainer.device", config.trainer.device, "no GPU is visible here; use cpu")
     if place is not None and place.rank > 0:

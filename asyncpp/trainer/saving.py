@@ -154,7 +154,7 @@ class Saver:
         self._config = config
         self._data_digest = start.data_digest
         self._names = [info.name for info in parameter_infos(config.model)]
-        num_ranks = 1 if config.pipeline.is_simulated else config.pipeline.num_ranks
+        num_ranks = config.pipeline.num_processes
         root = folder / CHECKPOINTS_FOLDER
         report = warn if rank == 0 else _say_nothing  # the first rank says what the others could not write, too
         self._writer = CheckpointWriter(root, config.trainer.checkpoint, rank, num_ranks, start.launch, report)

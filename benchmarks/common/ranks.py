@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from asyncpp.command import compose_overrides
 from asyncpp.config import Config, from_hydra
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.pipeline.mesh import Mesh
 from asyncpp.pipeline.runtime import Runtime
 from asyncpp.trainer.launch import PRELOAD

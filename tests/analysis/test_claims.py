@@ -14,8 +14,8 @@ from planted import PlantRun
 from worlds import GAPS, SHARE, plant_world
 
 import claims as command
+from asyncpp.arguments import run_command
 from asyncpp.errors import ConfigError
-from command_line import run_command
 from experiments import load_experiments
 from gaps import Estimate, paper
 from ledger import (
@@ -42,7 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*arguments: str) -> int:
-    return run_command(command.main, command.ClaimsOptions, arguments, command.__doc__)
+    return run_command(command.__doc__, arguments, command.ClaimsOptions, command.main)
 
 
 def frame(cells: list[dict[str, Any]], seeds: int = 3, noise: float = 0.002) -> pd.DataFrame:

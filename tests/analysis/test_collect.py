@@ -11,11 +11,11 @@ from planted import PlantRun, loss_rows
 
 import collect as command
 import make_tables
-from command_line import run_command
+from asyncpp.arguments import run_command
 
 
 def run(*arguments: str) -> int:
-    return run_command(command.main, command.CollectOptions, arguments, command.__doc__)
+    return run_command(command.__doc__, arguments, command.CollectOptions, command.main)
 
 
 def plant_runs(plant: PlantRun) -> Path:
@@ -38,7 +38,7 @@ def test_tables_of_the_copy_are_those_of_the_runs(plant: PlantRun, tmp_path: Pat
     assert run(f"runs={runs_dir}", f"out={copy}") == 0
     for source, out in ((runs_dir, "a"), (copy, "b")):
         arguments = [f"runs={source}", f"out={tmp_path / out}"]
-        assert run_command(make_tables.main, make_tables.TablesOptions, arguments, None) == 0
+        assert run_command("", arguments, make_tables.TablesOptions, make_tables.main) == 0
     names = sorted(file.name for file in (tmp_path / "a").iterdir())
     assert "time_to_loss.csv" in names
     for name in names:

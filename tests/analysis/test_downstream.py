@@ -11,17 +11,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from loading import load_runs
+from omegaconf import OmegaConf
 from planted import DELAY_AND_CORRECTION
 
 import make_tables
+from asyncpp.arguments import run_command
 from asyncpp.errors import ConfigError
-from command_line import run_command
 from downstream import make_rows, make_table, marks_of, scores_of, to_latex, to_markdown
+from eval import benchmarks
 from eval.results import packed_marks
+from labels import BENCHMARKS
 from significance import difference
 from table_formats import MISSING
+from eval import benchmarks
+from labels import BENCHMARKS
 
 NUM_ITEMS = 200
+CONF = Path(__file__).parents[2] / "conf"
+
+
+def test_the_benchmarks_of_the_table_are_those_that_are_fetched_and_by_default_scored():
+    scored = list(OmegaConf.load(CONF / "eval.yaml").tasks)
+    assert scored == [benchmark.task for benchmark in benchmarks.BENCHMARKS] == list(BENCHMARKS)
 
 
 def score(run: Path, task: str, marks: str, metric: str = "acc", step: int = 400, **settings) -> None:
@@ -122,18 +133,18 @@ def test_scores_of_other_items_or_settings_are_never_paired(setting, runs, tmp_p
 
 def test_make_tables_writes_table_4_where_runs_were_scored(runs, tmp_path, capsys):
     arguments = [f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
-    assert run_command(make_tables.main, make_tables.TablesOptions, arguments, "") == 0
+    assert run_command("", arguments, make_tables.TablesOptions, make_tables.main) == 0
     assert "### Table 4" not in capsys.readouterr().out and not (tmp_path / "out" / "table4.md").exists()
     for condition, run in runs.items():
         score(run, "hellaswag", right(60 if condition == "async" else 100), metric="acc_norm")
-    assert run_command(make_tables.main, make_tables.TablesOptions, arguments, "") == 0
+    assert run_command("", arguments, make_tables.TablesOptions, make_tables.main) == 0
     printed = capsys.readouterr().out
     assert "| HellaSwag | AdamW n=1 |   200 | 0.500 | 0.300 |      0.500 | +0.000 [+0.000, +0.000] |" in printed
     assert "PIQA acc (0.5)" in printed and "table4" in printed
     table = pd.read_csv(tmp_path / "out" / "table4.csv")
     assert table.loc[0, "async"] == 0.3 and table.loc[1, "paper_async_ef"] == 0.673
     assert pd.isna(table.loc[0, "paper_async_ef"]) and pd.isna(table.loc[1, "optimizer"])
-    assert run_command(make_tables.main, make_tables.TablesOptions, [*arguments, "json=true"], "") == 0
+    assert run_command("", [*arguments, "json=true"], make_tables.TablesOptions, make_tables.main) == 0
     assert json.loads(capsys.readouterr().out)["table4"]["rows"][0]["sync"] == 0.5
 
 

@@ -16,7 +16,7 @@ from planted import PLANTED, PlantRun
 from planted_sweeps import LAYERS, plant_all, plant_depth, plant_moe, plant_optimizers, plant_probes, probe_rows
 
 import make_figures as command
-from command_line import run_command
+from asyncpp.arguments import run_command
 from experiments import EXPERIMENTS, Missing, load_experiments
 from figures.against import Series, draw_against
 from figures.axes import linear_axis, log_axis, momentum_axis
@@ -277,7 +277,7 @@ def test_the_command_draws_what_there_is_and_says_what_makes_the_rest(
     plant_depth(tmp_path / "runs")
     out = tmp_path / "results"
     arguments = (f"runs={tmp_path / 'runs'}", f"out={out}", "json=true")
-    assert run_command(command.main, command.FiguresOptions, arguments, command.__doc__) == 0
+    assert run_command(command.__doc__, arguments, command.FiguresOptions, command.main) == 0
     document = json.loads(capsys.readouterr().out)
     names = [figure["name"] for figure in document["figures"]]
     assert names == ["loss_curves", "optimizer_gap", "depth", "timelines", "stability"]
@@ -302,13 +302,13 @@ def test_scales_have_figures_of_their_own(tmp_path: Path) -> None:
 
 def test_no_runs_at_all_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (f"runs={tmp_path}", f"out={tmp_path / 'results'}")
-    assert run_command(command.main, command.FiguresOptions, arguments, command.__doc__) == 2
+    assert run_command(command.__doc__, arguments, command.FiguresOptions, command.main) == 2
     assert "expected at least one finished run" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
 
 
 def test_bad_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(command.main, command.FiguresOptions, ["figures=all"], command.__doc__) == 2
+    assert run_command(command.__doc__, ["figures=all"], command.FiguresOptions, command.main) == 2
     assert capsys.readouterr().err == "error: figures=all: no such key; accepted here: runs, out, scale, json\n"
 
 

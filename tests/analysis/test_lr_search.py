@@ -10,7 +10,7 @@ import pytest
 from planted import PlantRun
 
 import lr_search as command
-from command_line import run_command
+from asyncpp.arguments import run_command
 from table_formats import MISSING
 
 FAILED = {"status": "failed", "error": "the gradients stay non-finite"}
@@ -33,7 +33,7 @@ def rate(plant: PlantRun):
 def lines(tmp_path: Path, **options: str) -> list[str]:
     arguments = [f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'search.md'}"]
     arguments += [f"{key}={value}" for key, value in options.items()]
-    assert run_command(command.main, command.SearchOptions, arguments, command.__doc__) == 0
+    assert run_command(command.__doc__, arguments, command.SearchOptions, command.main) == 0
     return (tmp_path / "search.md").read_text().splitlines()
 
 
@@ -108,7 +108,7 @@ def test_a_failed_run_that_was_made_again_counts_as_finished(rate, plant: PlantR
 
 def test_no_runs_of_the_search_is_one_line(plant: PlantRun, tmp_path: Path, capsys) -> None:
     runs_dir = plant(sweep="table1_optimizers").parent
-    assert run_command(command.main, command.SearchOptions, [f"runs={runs_dir}"], command.__doc__) == 2
+    assert run_command(command.__doc__, [f"runs={runs_dir}"], command.SearchOptions, command.main) == 2
     error = capsys.readouterr().err
     assert "expected a finished synchronous run of appendix_a_learning_rate at scale=tiny" in error
     assert error.count("\n") == 1

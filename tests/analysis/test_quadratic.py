@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.quadratic import spectral_radius
 
 from quadratic import (
     STEPS_TRIED,
@@ -15,7 +16,6 @@ from quadratic import (
     converges,
     largest_stable_step,
     measured_largest_stable_step,
-    spectral_radius,
 )
 
 RESOLUTION = STEPS_TRIED[1] / STEPS_TRIED[0]  # of the experiment

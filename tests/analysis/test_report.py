@@ -15,8 +15,8 @@ from planted import PlantRun
 from planted_sweeps import plant_all
 
 import make_report as command
+from asyncpp.arguments import run_command
 from asyncpp.records import commit
-from command_line import run_command
 from figures.catalogue import FAMILIES, THEORY
 from provenance import versions
 from report import anchor, html_of
@@ -56,7 +56,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("report")
     runs_dir = plant_all(folder / "runs")
     arguments = (f"runs={runs_dir}", f"out={folder}")
-    assert run_command(command.main, command.ReportOptions, arguments, command.__doc__) == 0
+    assert run_command(command.__doc__, arguments, command.ReportOptions, command.main) == 0
     return (folder / "report.html").read_text()
 
 
@@ -121,7 +121,7 @@ def test_it_names_the_runs_that_one_table_leaves_out_and_the_tables_that_are_not
 def test_its_command_makes_it_again(tmp_path: Path, plant: PlantRun) -> None:
     runs_dir = plant(metrics=[{"step": 0, "train/loss": 4.0}]).parent
     told = (f"runs={runs_dir}", f"out={tmp_path}", "scale=tiny", "num_stages=2", "num_micro_batches=8")
-    assert run_command(command.main, command.ReportOptions, told, command.__doc__) == 0
+    assert run_command(command.__doc__, told, command.ReportOptions, command.main) == 0
     page = html.unescape((tmp_path / "report.html").read_text())
     assert f"Made by <code>python analysis/make_report.py {' '.join(told)}</code>" in page
     assert "no finite validation curve" in page  # though no time to a loss can be told
@@ -131,7 +131,7 @@ def test_what_a_run_says_is_text_and_no_markup(tmp_path: Path, plant: PlantRun) 
     runs_dir = plant(summary={"commit": "<script>alert(1)</script>"}, metrics=[{"step": 0, "train/loss": 4.0}]).parent
     plant(summary={"status": "failed", "error": "<b>bold</b>"}, folder="failed")
     arguments = (f"runs={runs_dir}", f"out={tmp_path}")
-    assert run_command(command.main, command.ReportOptions, arguments, command.__doc__) == 0
+    assert run_command(command.__doc__, arguments, command.ReportOptions, command.main) == 0
     page = (tmp_path / "report.html").read_text()
     Page(page)
     assert "<script>" not in page and "<b>bold" not in page
@@ -171,5 +171,5 @@ def test_versions_that_differ_are_counted(tmp_path: Path) -> None:
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (f"runs={tmp_path}", f"out={tmp_path / 'results'}")
-    assert run_command(command.main, command.ReportOptions, arguments, command.__doc__) == 2
+    assert run_command(command.__doc__, arguments, command.ReportOptions, command.main) == 2
     assert "expected at least one finished run" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from planted_sweeps import plant_all
 
 import make_report as command
-from command_line import run_command
+from asyncpp.arguments import run_command
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PREFERRED_SCHEME = {"dark": 0, "light": 1}  # Blink's numbers
@@ -48,7 +48,7 @@ def screenshot(page: Path, scheme: str, out: Path) -> np.ndarray:
 def test_it_is_readable_by_day_and_by_night(tmp_path: Path) -> None:
     browser()
     arguments = (f"runs={plant_all(tmp_path / 'runs')}", f"out={tmp_path}")
-    assert run_command(command.main, command.ReportOptions, arguments, command.__doc__) == 0
+    assert run_command(command.__doc__, arguments, command.ReportOptions, command.main) == 0
     shots = {
         scheme: screenshot(tmp_path / "report.html", scheme, tmp_path / f"{scheme}.png") for scheme in PREFERRED_SCHEME
     }

@@ -13,7 +13,7 @@ from planted import DELAY_AND_CORRECTION, PlantRun
 
 import documents
 import make_tables as command
-from command_line import run_command
+from asyncpp.arguments import run_command
 from experiments import load_experiments
 from labels import OPTIMIZERS
 from table_formats import MISSING, to_csv, to_latex, to_markdown
@@ -21,7 +21,7 @@ from tables import Table, mixture_tables, not_made, optimizer_tables
 
 
 def run(*arguments: str) -> int:
-    return run_command(command.main, command.TablesOptions, arguments, command.__doc__)
+    return run_command(command.__doc__, arguments, command.TablesOptions, command.main)
 
 
 def tables_of(runs_dir: Path) -> list[Table]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from hydra.utils import get_class
 
+from asyncpp.correction.base import Correction
 from asyncpp.correction.config import (
     DelayCompensationConfig,
     LRDampingConfig,
@@ -23,6 +26,8 @@ from asyncpp.correction.weight_prediction import WeightPrediction
 from asyncpp.optim.config import SGDConfig
 from asyncpp.optim.sgd import SGD
 from asyncpp.trainer.setup import build_simulator
+
+CONF = Path(__file__).parents[2] / "conf"
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -129,3 +134,10 @@ def test_measured_state_is_the_documented_one(make_config, correction, copies):
     config = make_config(f"correction={correction}", "pipeline.num_stages=2")
     measured = build_simulator(config).measurements()
     assert measured["correction_state_copies"] == copies == config.correction.state_copies
+
+
+@pytest.mark.parametrize("correction", [path.stem for path in (CONF / "correction").glob("*.yaml")])
+def test_a_config_says_whether_gradients_are_corrected(make_config, correction):
+    config = make_config(f"correction={correction}").correction
+    overrides_it = get_class(config.correction).correct_gradients is not Correction.correct_gradients
+    assert config.corrects_gradients == overrides_it

@@ -13,7 +13,7 @@ from asyncpp.correction.base import Correction
 from asyncpp.correction.config import CorrectionConfig, ErrorFeedbackConfig
 from asyncpp.correction.error_feedback import ErrorFeedback
 from asyncpp.optim.base import UpdateRule
-from asyncpp.optim.config import RuleConfig
+from asyncpp.optim.config import SGDConfig
 from asyncpp.pipeline.delay import version_of
 from asyncpp.pipeline.weights import WeightVersions
 
@@ -22,7 +22,7 @@ class AveragedMomentum(UpdateRule):
     """m <- beta m + (1 - beta) g;  u = lr m."""
 
     def __init__(self, weights, beta):
-        super().__init__(RuleConfig(lr=1.0, weight_decay=0.0), weights)
+        super().__init__(SGDConfig(lr=1.0, weight_decay=0.0), weights)
         self.beta = beta
         (self.momentum,) = self.new_state("momentum", weights)
 

@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 import pytest
 from data_cases import make_documents
 
-from asyncpp.command import compose_overrides, typed
 from asyncpp.data.availability import PREPARE, availability, prepare_command, require_available
 from asyncpp.data.config import DataConfig, MixtureConfig, SourceConfig, TokenizerConfig
 from asyncpp.data.prepare import prepare
 from asyncpp.errors import ConfigError
+from asyncpp.hydra_command import compose_overrides, typed
 
 
 def config_of(*overrides: str) -> SourceConfig:

@@ -165,7 +165,7 @@ def test_help_says_how(command, module):
 SAVE_ALWAYS = "; ".join(
     [
         "import sys, asyncpp.data.tokenize as tokenize, asyncpp.data.sources.base as base",
-        "from asyncpp.command import compose_overrides, typed",
+        "from asyncpp.hydra_command import compose_overrides, typed",
         "from asyncpp.data.prepare import prepare",
         "tokenize.SAVE_EVERY_S, base.BLOCK_CHARACTERS = 0.0, 1000",
         "prepare(typed(compose_overrides(sys.argv[1:], 'prepare'), 'data'))",

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from data_cases import END
 
-from asyncpp.command import compose_overrides, typed
 from asyncpp.data.config import MixtureConfig, TokenizerConfig
 from asyncpp.errors import ConfigError
+from asyncpp.hydra_command import compose_overrides, typed
 
 OPTIONS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "data").glob("*.yaml"))
 

@@ -11,8 +11,8 @@ from distributed.ranks import on_ranks
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from asyncpp.command import compose_overrides
 from asyncpp.config import Config, from_hydra
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.optim.base import UpdateRule
 from asyncpp.pipeline.mesh import Mesh, Position
 from asyncpp.plan import from_hydra as plan_from_hydra

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from asyncpp import records
-from asyncpp.command import compose_overrides
 from asyncpp.config import Config, from_hydra
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.model.config import LlamaConfig
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases

@@ -24,13 +24,14 @@ from asyncpp.export import main as export
 from asyncpp.model.layout import parameter_infos
 from asyncpp.saved_config import read_config
 from eval import run as command
+from eval.benchmarks import BENCHMARKS
 from eval.fetch import main as fetch
 from eval.results import Results
 from eval.search import find
 from eval.tasks import Tasks
 
 ROOT = Path(__file__).parents[2]
-ALL = ["mmlu", "arc_easy", "arc_challenge", "hellaswag", "piqa", "boolq", "openbookqa"]
+ALL = [benchmark.task for benchmark in BENCHMARKS]
 # mmlu has 57 subjects, of which the small data has two: its own task is made of those.
 QUICK = ["arc_easy", "piqa", "mmlu_anatomy"]
 

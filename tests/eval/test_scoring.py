@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import functional_call
 
-from asyncpp.command import compose_overrides, typed
 from asyncpp.errors import ConfigError
+from asyncpp.hydra_command import compose_overrides, typed
 from eval.scoring import Pair, Scorer, rows_of
 
 DENSE = ()

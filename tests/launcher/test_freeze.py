@@ -12,7 +12,7 @@ from asyncpp.launcher.cell import compose_cell
 from asyncpp.launcher.freeze import SOURCE, freeze_code, freeze_config
 from asyncpp.saved_config import read_config
 
-WHERE = "import asyncpp.records as r, asyncpp.command as c; print(r.__file__, r.commit(), c.CONF)"
+WHERE = "import asyncpp.records as r, asyncpp.hydra_command as c; print(r.__file__, r.commit(), c.CONF)"
 
 
 def test_a_process_imports_the_copy_even_in_the_repository(tmp_path: Path):

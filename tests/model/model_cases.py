@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from asyncpp.command import compose_overrides, typed
+from asyncpp.hydra_command import compose_overrides, typed
 from asyncpp.model.auxiliary import Auxiliary
 from asyncpp.model.config import LlamaConfig, MoEConfig
 from asyncpp.model.init import initial_weights

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from model_cases import SMALL, SMALL_MOE
+from reference.model.from_hf import from_hf
 from tokenizers import Tokenizer, models
 
 from asyncpp.errors import ConfigError
 from asyncpp.model import hf_folder
 from asyncpp.model.config import LlamaConfig
-from asyncpp.model.convert import from_hf, to_hf
+from asyncpp.model.convert import to_hf
 from asyncpp.model.hf_folder import TokenizerFile, write_folder
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from model_cases import SHIPPED_NAMES
 
-from asyncpp.command import compose_overrides
 from asyncpp.config import Config, from_hydra
 from asyncpp.errors import ConfigError
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.model.counts import parameter_counts
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from model_cases import SMALL, SMALL_MOE, call, leaves_of, random_tokens
+from reference.model.from_hf import from_hf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -16,7 +17,7 @@ from transformers.models.granitemoeshared.modeling_granitemoeshared import load_
 
 from asyncpp.model.auxiliary import Auxiliary
 from asyncpp.model.config import LlamaConfig, MoEConfig
-from asyncpp.model.convert import from_hf, hf_names, to_hf
+from asyncpp.model.convert import hf_names, to_hf
 from asyncpp.model.hf_folder import TokenizerFile, write_folder
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 from optimizer_cases import CONF, NAMES, load_config
 
 from asyncpp.errors import ConfigError
+from asyncpp.optim.config import OptimizerConfig
 from asyncpp.optim.groups import rule_class
 from asyncpp.parameters import Role
 
@@ -80,3 +82,12 @@ def test_a_wrong_number_of_betas_is_refused():
 def test_configs_need_no_torch():
     code = "import sys, asyncpp.optim.config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_config_that_does_not_say_what_its_rule_takes_is_refused_at_once():
+    @dataclass
+    class Silent(OptimizerConfig):
+        rule = "asyncpp.optim.lion.Lion"
+
+    with pytest.raises(TypeError, match=r"state_copies.*workspace_copies"):
+        Silent(name="silent", lr=1.0, weight_decay=0.0)

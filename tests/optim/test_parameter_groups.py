@@ -44,7 +44,7 @@ def test_every_parameter_is_in_one_group_of_its_roles_rule(model, name, bound):
         (rule_config,) = rule_configs.values()
         assert isinstance(group.rule, groups.rule_class(rule_config))
         assert group.peak_lr == rule_config.lr
-        if group.rule.same_shape:
+        if rule_config.same_shape:
             assert len({info.shape for info in group.infos}) == 1
 
 

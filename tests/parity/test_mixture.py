@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from asyncpp.command import compose_overrides
 from asyncpp.config import from_hydra
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.model.auxiliary import Auxiliary
 from asyncpp.trainer.setup import build_simulator
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncpp.command import compose_overrides, typed
+from asyncpp.hydra_command import compose_overrides, typed
 from asyncpp.model.config import LlamaConfig
 from asyncpp.model.layout import parameter_infos, tied_aliases
 from asyncpp.pipeline.partition import indices_by_part, ranges, split_by_cost

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from asyncpp.command import compose_overrides
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.plan import from_hydra
 from asyncpp.planner.config import PlanConfig
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from asyncpp.command import compose_overrides
 from asyncpp.config import from_hydra
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.optim.adamw import AdamW
 from asyncpp.optim.base import UpdateRule
 from asyncpp.optim.mars import MARS

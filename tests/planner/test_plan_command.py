@@ -84,10 +84,11 @@ BAD_INPUT = {
     "hardware=h1000": "hardware=h1000: expected one of a100, b200, cpu, h100, h200",
     "hardware.memory_bytes=-1": "hardware.memory_bytes=-1.0: expected a positive number",
     "hardware.reserved_bytes=9e10": "hardware.reserved_bytes=90000000000.0: expected zero to hardware.memory_bytes=8e",
-    "precision=fp8": "precision=fp8: expected one of float64, float32, bf16_autocast, bf16_mixed",
+    "precision=fp8": "precision=fp8: expected one of float64, float32, bf16_autocast, bf16_mixed, or null",
     "mfu=1.5": "mfu=1.5: expected a number in (0, 1]",
     "mfu=fast": "mfu=fast: value 'fast'",
-    "recompute=maybe": "recompute=maybe: value 'maybe'",
+    "pipeline.recompute=maybe": "pipeline.recompute=maybe: value 'maybe'",
+    "pipeline.shard_optimizer=true correction=dc_asgd": "pipeline.shard_optimizer=True: expected false with correction",
     "budget_tokens=0": "budget_tokens=0.0: expected a positive number, or null",
     "delay=sync": "delay=sync: expected auto: pipeline=two_bw has a delay of its own",
     "optimizer=adamw_split": "optimizer=adamw_split: expected another one",
@@ -98,7 +99,7 @@ BAD_INPUT = {
 
 @pytest.mark.parametrize("override", BAD_INPUT)
 def test_bad_input_is_one_line_with_exit_code_2(capsys, override):
-    assert main([override]) == 2
+    assert main(override.split()) == 2
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
     assert line.startswith("error: ") and BAD_INPUT[override] in line

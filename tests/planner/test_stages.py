@@ -80,7 +80,7 @@ def test_a_tied_head_away_from_the_embedding_has_a_copy_of_it(make_plan):
 
 def test_recomputing_keeps_a_layers_input_only(make_plan):
     common = ("pipeline=gpipe", "pipeline.num_stages=3", "data.sequence_length=32")
-    layers = [cut(make_plan(*common, f"recompute={flag}"))[1] for flag in ("false", "true")]
+    layers = [cut(make_plan(*common, f"pipeline.recompute={flag}"))[1] for flag in ("false", "true")]
     tokens, width = 2 * 32, 24
     assert layers[1].memory.saved_activations == 4 * tokens * width * 4
     assert layers[0].memory.saved_activations > 5 * layers[1].memory.saved_activations
@@ -123,5 +123,5 @@ def test_a_change_that_fits_fits_when_it_is_planned(make_plan, pipeline, share):
 
 
 def test_nothing_is_to_be_changed_where_nothing_helps(make_plan):
-    config = make_plan("pipeline=simulated", "delay=sync", "trainer.num_micro_batches=8", "recompute=true")
+    config = make_plan("pipeline=simulated", "delay=sync", "trainer.num_micro_batches=8")
     assert changes(with_memory(config, 1000.0)) == []

@@ -14,7 +14,7 @@ from asyncpp.pipeline.simulator import Simulator
 from asyncpp.planner import memory, units
 from asyncpp.planner.config import PlanConfig
 from asyncpp.planner.stages import cut
-from asyncpp.trainer.setup import build_simulator
+from asyncpp.trainer.setup import build_simulator, build_state, initial_weights_of
 
 RUNS = [
     ("optimizer=adamw",),
@@ -52,6 +52,27 @@ def test_a_mixture_takes_the_bytes_that_it_was_planned_to(make_config, make_plan
     planned = make_plan("pipeline=simulated", "model=tiny_moe", *overrides)
     assert planned.model == config.model
     compare(planned, build_simulator(config))
+
+
+@pytest.mark.parametrize("pipeline", ["two_bw", "interleaved"])
+def test_state_that_replicas_share_out_takes_the_bytes_of_the_largest_share(make_config, make_plan, pipeline):
+    overrides = (f"pipeline={pipeline}", "pipeline.num_stages=2", "pipeline.data_parallel=3", "model.num_layers=4",
+                 "optimizer=muon", "correction=ef", "trainer.batch_size=12", "trainer.num_micro_batches=2")  # fmt: skip
+    whole = cut(make_plan("model.ffn_size=40", *overrides))
+    sharded = ("pipeline.shard_optimizer=true",)
+    config = make_config(*overrides, *sharded)
+    planned = make_plan("model.ffn_size=40", *overrides, *sharded)
+    assert planned.model == config.model
+    weights_of = initial_weights_of(config, torch.device("cpu"))
+    for stage, (plan, unsharded) in enumerate(zip(cut(planned), whole, strict=True)):
+        shares = []
+        for replica in range(3):
+            parts = range(config.profile.num_stages)[stage::2]
+            states = [build_state(config, part, weights_of, replica) for part in parts]
+            shares.append(sum(s.optimizer.num_state_elements() + s.correction.num_state_elements() for s in states))
+        assert plan.memory.optimizer_state + plan.memory.correction_state == 4 * max(shares)
+        assert plan.memory.optimizer_state < 0.5 * unsharded.memory.optimizer_state
+        assert plan.memory.weights == unsharded.memory.weights
 
 
 def compare(planned: PlanConfig, simulator: Simulator) -> None:

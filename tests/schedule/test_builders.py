@@ -36,6 +36,19 @@ def test_every_schedule_is_valid(name, data):
         validate(schedule, buffer_size=1)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_processes_run_what_updates_a_stage_after_all_its_backwards_of_the_batch(name):
+    schedule = build(name, num_stages=2, num_micro_batches=4, num_batches=4)
+    in_time = True
+    for actions in schedule.stages:
+        num_backwards = Counter()
+        for action in actions:
+            num_backwards[action.batch] += action.kind is BACKWARD
+            is_whole = num_backwards[action.batch] == schedule.num_micro_batches * schedule.num_chunks
+            in_time &= is_whole or action.kind is not UPDATE
+    assert BUILDERS[name].runs_in_processes == in_time
+
+
 @settings(max_examples=30, deadline=None)
 @given(schedule=schedules())
 def test_every_micro_batch_runs_once_through_every_part(schedule):

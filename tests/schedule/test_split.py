@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import accumulate, combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncpp.errors import ConfigError
-from asyncpp.schedule.split import check_split, split_layers, stage_costs
+from asyncpp.schedule.split import check_split, split_layers
 
 COSTS = st.lists(st.integers(1, 20), min_size=1, max_size=9)
+
+
+def stage_costs(costs: list[int], sizes: tuple[int, ...]) -> list[int]:
+    ends = accumulate(sizes)
+    return [sum(costs[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
 
 def all_splits(num_layers: int, num_stages: int) -> list[tuple[int, ...]]:

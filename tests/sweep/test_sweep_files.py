@@ -7,9 +7,9 @@ from collections import defaultdict
 
 import pytest
 
-from asyncpp.command import compose_overrides
 from asyncpp.config import from_hydra
 from asyncpp.errors import ConfigError
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.launcher.cell import compose_cell
 from asyncpp.planner.stages import cut
 from asyncpp.run_plan import hardware, plan_config

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from asyncpp.command import compose_overrides
 from asyncpp.config import from_hydra
 from asyncpp.data.prepare import prepare
+from asyncpp.hydra_command import compose_overrides
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ import torch
 from checkpoint_cases import file_bytes, same_bits, save, state
 from safetensors.torch import load_file
 
-from asyncpp.data.manifest import seal, unseal
 from asyncpp.errors import ConfigError
+from asyncpp.sealed import seal, unseal
 from asyncpp.trainer.checkpoint.convert import convert
 from asyncpp.trainer.checkpoint.manifest import CheckpointDamaged, CheckpointInfo, Manifest
 from asyncpp.trainer.checkpoint.names import (

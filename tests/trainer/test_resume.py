@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from asyncpp import records
-from asyncpp.command import compose_overrides
 from asyncpp.config import Config, from_hydra
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.trainer import run as run_module
 from asyncpp.trainer import saving
 from asyncpp.trainer.checkpoint import writer

@@ -12,9 +12,9 @@ import wandb
 from wandb_file import history, read_records, summary
 
 from asyncpp import records
-from asyncpp.command import compose_overrides
 from asyncpp.config import Config, from_hydra
 from asyncpp.errors import ConfigError
+from asyncpp.hydra_command import compose_overrides
 from asyncpp.records import Status
 from asyncpp.trainer import run as run_module
 from asyncpp.trainer.run import run

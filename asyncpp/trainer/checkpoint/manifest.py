@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncpp import records
-from asyncpp.data.manifest import seal, unseal
+from asyncpp.sealed import seal, unseal
 from asyncpp.trainer.checkpoint.names import MANIFEST_FILE, is_file_name, is_tensor_name, step_of
 from asyncpp.trainer.checkpoint.tensor_file import DTYPES, FileRecord, TensorRecord
 

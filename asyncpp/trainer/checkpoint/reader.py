@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from asyncpp import records
 from asyncpp.errors import ConfigError
 from asyncpp.trainer.checkpoint.manifest import CheckpointDamaged, CheckpointInfo, Manifest
 from asyncpp.trainer.checkpoint.names import step_folders
@@ -81,7 +82,7 @@ class Checkpoint:
 
         config: the scientific one. may_differ: keys that do not count.
         """
-        differing = [d for d in _differences(self.info.config, _as_json(config)) if d[0] not in may_differ]
+        differing = [d for d in records.differences(self.info.config, _as_json(config)) if d[0] not in may_differ]
         if differing:
             key, theirs, ours = differing[0]
             others = "".join(f"; {key}={theirs} there, {ours} here" for key, theirs, ours in differing[1:])
@@ -113,15 +114,3 @@ def _refuse(path: Path, what: str | None) -> None:
 def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
     """``config`` as it comes back from a manifest."""
     return json.loads(json.dumps(config))
-
-
-def _differences(
-    saved: Mapping[str, Any], current: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
-    """Dotted key, saved and current value of everything that differs."""
-    for key in {**saved, **current}:
-        theirs, ours = saved.get(key), current.get(key)
-        if isinstance(theirs, dict) and isinstance(ours, dict):
-            yield from _differences(theirs, ours, f"{prefix}{key}.")
-        elif theirs != ours:
-            yield f"{prefix}{key}", theirs, ours

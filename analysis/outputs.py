@@ -1,37 +1,20 @@
-"""What every analysis command has in common: key=value options, one line for bad input, an exit code, a report."""
+"""What analysis commands leave: where they write, by which command, and which runs they passed over."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asyncpp.arguments import Options
-from asyncpp.arguments import run_command as run_parsed
-from asyncpp.errors import EXIT_DONE, require
+from asyncpp.errors import require
 from runs import PassedOver
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-
-def run_command(
-    command: Callable[[Options], None], schema: type[Options], arguments: Sequence[str], usage: str | None
-) -> int:
-    """Call ``command`` with ``arguments`` read into the dataclass ``schema``. Returns the exit code.
-
-    What a user got wrong becomes one line on standard error and EXIT_BAD_INPUT; ``--help`` prints ``usage``.
-    """
-
-    def done(options: Options) -> int:
-        command(options)
-        return EXIT_DONE
-
-    return run_parsed(usage or "", arguments, schema, done)
 
 
 def command_of(script: str, options: DataclassInstance) -> str:

@@ -1,20 +1,22 @@
-"""What the commands of this package share: ``data=<option> data.<key>=<value>`` to a checked DataConfig."""
+"""What asyncpp.data.prepare and inspect share: ``data=<option> data.<key>=<value>`` to a checked DataConfig."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from asyncpp.command import compose_overrides, exit_code_of, typed
+from omegaconf import DictConfig
+
 from asyncpp.data.config import DataConfig
-from asyncpp.errors import EXIT_DONE, EXIT_INTERRUPTED, require
+from asyncpp.errors import EXIT_INTERRUPTED, require
+from asyncpp.hydra_command import run_hydra_command, typed
 
 Options = dict[str, Any]
 
 
-def run_command(
+def run_data_command(
     name: str, usage: str, option_types: Mapping[str, type], command: Callable[[DataConfig, Options], int]
 ) -> int:
     """Run ``command`` with what sys.argv makes of conf/<name>.yaml. Returns an exit code of asyncpp.errors.
@@ -22,12 +24,8 @@ def run_command(
     option_types: the keys beside ``data`` and what their values must be; a whole number must also
     be positive, or null.
     """
-    overrides = sys.argv[1:]
-    if {"-h", "--help"} & set(overrides):
-        print(usage.strip())
-        return EXIT_DONE
     try:
-        return exit_code_of(lambda: command(*_compose(name, overrides, option_types)), overrides)
+        return run_hydra_command(usage, sys.argv[1:], name, lambda composed: command(*_typed(composed, option_types)))
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on from here", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -39,8 +37,7 @@ def print_json(reports: Mapping[str, Mapping[str, Any]]) -> None:
     print(json.dumps(only if len(reports) == 1 else reports, indent=1))
 
 
-def _compose(name: str, overrides: Sequence[str], option_types: Mapping[str, type]) -> tuple[DataConfig, Options]:
-    composed = compose_overrides(overrides, name)
+def _typed(composed: DictConfig, option_types: Mapping[str, type]) -> tuple[DataConfig, Options]:
     config = typed(composed, "data")
     config.check("data")
     options = {key: composed[key] for key in option_types}

@@ -1,4 +1,8 @@
-"""What every command line has in common: Hydra overrides in, one clear line for bad input, an exit code out."""
+"""Commands with Hydra: overrides of conf/ in, typed groups, one clear line for bad input, an exit code out.
+
+asyncpp.train and eval/run.py, which hydra.main starts; asyncpp.plan and asyncpp.data.prepare and inspect, which compose
+once; the overrides of asyncpp.sweep. Commands with a few options of their own go by asyncpp/arguments.py.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,25 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from asyncpp import arguments
-from asyncpp.errors import ConfigError, require
+from asyncpp.errors import EXIT_DONE, ConfigError, require
 
 CONF = Path(__file__).parents[1] / "conf"
 
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException)
 
 
-def exit_code_of(command: Callable[[], int], overrides: Sequence[str]) -> int:
-    """Run ``command``; what a user got wrong becomes one line on standard error and EXIT_BAD_INPUT."""
+def run_hydra_command(
+    usage: str, overrides: Sequence[str], config_name: str, command: Callable[[DictConfig], int]
+) -> int:
+    """Run ``command`` with what ``overrides`` make of a file of conf/, or print ``usage``. Returns an exit code."""
+    if {"-h", "--help"} & set(overrides):
+        print(usage.strip())
+        return EXIT_DONE
+    return hydra_exit_code_of(lambda: command(compose_overrides(overrides, config_name)), overrides)
+
+
+def hydra_exit_code_of(command: Callable[[], int], overrides: Sequence[str]) -> int:
+    """arguments.exit_code_of where Hydra, too, may refuse ``overrides`` while ``command`` runs."""
 
     def explained() -> int:
         try:
