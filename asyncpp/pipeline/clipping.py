@@ -33,6 +33,7 @@ class Clipping(ABC):
     """max_norm: the limit of the norm; None never scales."""
 
     waits_for_all: ClassVar[bool] = False  # True: a stage asks for the whole model's norms of the same batch
+    asks_for_last: ClassVar[bool] = False  # True: for those of the batch before, which a checkpoint then keeps
 
     def __init__(self, max_norm: float | None) -> None:
         self.max_norm = max_norm
@@ -81,6 +82,8 @@ class ByPreviousNorm(Clipping):
 
     A stage skips a batch whose own gradient is not finite, and a norm that was not finite scales nothing.
     """
+
+    asks_for_last = True
 
     def decide(self, batch: int, own: Norms, whole: Callable[[int], Norms | None]) -> Decision:
         if not math.isfinite(total_norm(own)):

@@ -109,8 +109,12 @@ class Runtime:
         self._settler.close()
 
     def last_norms(self, num_updates: int) -> Norms:
-        """The norms of all parameters' gradients in the last of ``num_updates`` batches."""
-        return self._settler.whole_norms(num_updates - 1) or {}
+        """Of all parameters' gradients in the last of ``num_updates`` batches, where the next one is clipped by them.
+
+        Waits for that batch's report.
+        """
+        norms = self._settler.whole_norms(num_updates - 1) if self._settler.clipping.asks_for_last else None
+        return norms or {}
 
     def stops_after(self, num_updates: int) -> bool:
         """Whether all ranks stop after so many updates, because one of them was asked to; the same answer on all.

@@ -38,6 +38,7 @@ class Simulator:
 
     aliases: parameter names that read another parameter's values (tied embeddings), alias to canonical name.
     end_of_document: the token that attention does not look past; None looks at the whole sequence.
+    last_norms: of the batch before, None before the first: where a run goes on from a checkpoint, of the one before it.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Simulator:
         clipping: Clipping,
         autocast: Autocast,
         end_of_document: int | None,
+        last_norms: Norms | None = None,
     ) -> None:
         self.module = module
         self.names = list(names)
@@ -60,7 +62,7 @@ class Simulator:
         self.autocast = autocast
         self.end_of_document = end_of_document
         self._last_gradients: list[Tensor] = []
-        self.last_norms: Norms | None = None  # of the batch before
+        self.last_norms = last_norms
         self.needs_fresh_gradients = any(
             group.rule.needs_fresh_gradients for stage in stages for group in stage.optimizer.groups
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +24,6 @@ from asyncpp.trainer.sinks import sinks_of
 
 if TYPE_CHECKING:
     from asyncpp.config import Config
-
-STORE_TIMEOUT_S = 1800.0  # ranks that another program started wait so long for rank 0, which may prepare the data
 
 
 def train_rank(
@@ -76,7 +73,7 @@ def train_rank(
         load(config, runtime.states, start)
         compile_ahead(config, runtime.parts, validation)
         mesh.meet(config.pipeline.start_timeout_s)
-        with sinks_of(config, folder, start) if position.rank == 0 else nullcontext() as sinks:
+        with sinks_of(config, folder, start, position.rank) as sinks:
             result = train(config, runtime, sinks, saver, start)
     for trace in traces:
         trace.write(folder, position.rank)

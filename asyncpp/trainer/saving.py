@@ -172,14 +172,31 @@ class Saver:
         return num_updates == last or (every is not None and num_updates % every == 0)
 
     def save(
-        self, num_updates: int, states: Sequence[StageState], counters: dict[str, Any], val_loss: float | None
+        self,
+        num_updates: int,
+        states: Sequence[StageState],
+        *,
+        last_norms: Norms,
+        skipped_in_a_row: int,
+        metrics_bytes: int,
+        val_loss: float | None,
     ) -> None:
-        """Begin to save; every rank, after the same number of updates. counters, val_loss: of rank 0."""
+        """Begin to save; every rank, after the same number of updates. What Start reads again is rank 0's.
+
+        last_norms: of the batch before, where the next one is clipped by them. metrics_bytes: of the metrics file.
+        val_loss: None where there was no validation after this update.
+        """
         pipeline = self._config.pipeline
+        counters = {
+            "metrics_bytes": metrics_bytes,
+            "skipped_in_a_row": skipped_in_a_row,
+            "last_norms": {str(index): norm for index, norm in last_norms.items()},  # JSON has no other keys
+            "data_digest": self._data_digest,
+        }
         info = CheckpointInfo(
             num_updates,
             self._config.scientific(),
-            {**counters, "data_digest": self._data_digest},
+            counters,
             world={"pipeline": pipeline.name, "stages": pipeline.num_stages, "replicas": pipeline.data_parallel},
             val_loss=val_loss if val_loss is not None and math.isfinite(val_loss) else None,
         )

@@ -16,7 +16,7 @@ from asyncpp.model.layout import parameter_infos, tied_aliases
 from asyncpp.model.llama import Stage, build
 from asyncpp.optim.groups import build_optimizer
 from asyncpp.parameters import ParameterInfo
-from asyncpp.pipeline.clipping import CLIPPINGS, Clipping
+from asyncpp.pipeline.clipping import CLIPPINGS, Clipping, Norms
 from asyncpp.pipeline.compute import Autocast
 from asyncpp.pipeline.partition import indices_by_part, share_out
 from asyncpp.pipeline.simulator import Simulator
@@ -52,8 +52,8 @@ def prepare_torch(config: Config) -> None:
         torch.set_deterministic_debug_mode("error")
 
 
-def build_simulator(config: Config) -> Simulator:
-    """The training state before the first update."""
+def build_simulator(config: Config, last_norms: Norms | None = None) -> Simulator:
+    """The training state before the first update. last_norms: as in Simulator."""
     infos = parameter_infos(config.model)
     weights_of = initial_weights_of(config, torch.device(config.trainer.device))
     return Simulator(
@@ -65,6 +65,7 @@ def build_simulator(config: Config) -> Simulator:
         clipping=build_clipping(config),
         autocast=build_autocast(config),
         end_of_document=masked_end_of_document(config),
+        last_norms=last_norms,
     )
 
 

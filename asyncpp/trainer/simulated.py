@@ -18,8 +18,7 @@ class Simulated:
     """batches: numbers and tokens, int64 (sequences, sequence_length + 1). validation: tokens likewise.
 
     eval_batch_size: sequences of one validation forward. probe_every: see probes.py; None probes nothing.
-    stop: whether the run was asked to. before_update: see Simulator.train_batch. last_norms: of the batch
-    before the first one here, where the run goes on from a checkpoint.
+    stop: whether the run was asked to. before_update: see Simulator.train_batch.
     """
 
     def __init__(
@@ -32,9 +31,7 @@ class Simulated:
         probe_every: int | None,
         stop: Callable[[], bool] = lambda: False,
         before_update: Callable[[], None] | None = None,
-        last_norms: Norms | None = None,
     ) -> None:
-        simulator.last_norms = last_norms
         self._simulator = simulator
         self._batches = batches
         self._lr_factor = lr_factor
@@ -57,8 +54,9 @@ class Simulated:
         return self._simulator.stages
 
     def last_norms(self, num_updates: int) -> Norms:
-        """The norms of all parameters' gradients in the last batch."""
-        return self._simulator.last_norms or {}
+        """The norms of all parameters' gradients in the last batch, where the next one is clipped by them."""
+        norms = self._simulator.last_norms if self._simulator.clipping.asks_for_last else None
+        return norms or {}
 
     def stops_after(self, num_updates: int) -> bool:
         return self._stop()
