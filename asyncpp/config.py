@@ -85,7 +85,7 @@ class Config:
         )
 
     def _check_pipeline(self) -> None:
-        pipeline, trainer, num_parts = self.pipeline, self.trainer, self.profile.num_stages
+        pipeline, trainer, num_parts = self.pipeline, self.trainer, self.profile.num_parts
         require(
             num_parts <= self.model.num_layers,
             "pipeline.num_stages",
@@ -144,7 +144,7 @@ class Config:
     @property
     def layers(self) -> list[range]:
         """The layers of every part of the model, in its order."""
-        return self.pipeline.layers("pipeline", self.model, self.data.sequence_length, self.profile.num_stages)
+        return self.pipeline.layers("pipeline", self.model, self.data.sequence_length, self.profile.num_parts)
 
     @property
     def num_tokens(self) -> int:

@@ -103,7 +103,7 @@ class DelayConfig(ABC):
 
     @abstractmethod
     def profile(self, pipeline: PipelineConfig) -> DelayProfile:
-        """The delay of every stage, first to last."""
+        """The delay of every part of the model, first to last."""
 
     def effective_name(self, pipeline: PipelineConfig) -> str:
         """What the summary calls it: ``auto`` goes by what it comes to."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from asyncpp.pipeline.clipping import Norms
+from asyncpp.pipeline.part import PartState
 from asyncpp.pipeline.record import BatchRecord
-from asyncpp.pipeline.stage import StageState
 from asyncpp.trainer.ending import TrainingFailed
 from asyncpp.trainer.saving import Saver, Start
 from asyncpp.trainer.sinks import NoSinks, Sinks
@@ -23,7 +23,7 @@ class Pipeline(Protocol):
     """What trains: the simulator (simulated.py), or one rank of a real pipeline (asyncpp.pipeline.runtime)."""
 
     @property
-    def states(self) -> Sequence[StageState]:
+    def states(self) -> Sequence[PartState]:
         """Of the parts of the model that are here, to be saved."""
         ...
 

@@ -18,7 +18,7 @@ from asyncpp.trainer.launch import launch
 from asyncpp.trainer.loop import train
 from asyncpp.trainer.rank import train_rank
 from asyncpp.trainer.saving import Saver, Start, load
-from asyncpp.trainer.setup import build_simulator, prepare_torch
+from asyncpp.trainer.setup import build_lr_factor, build_simulator, prepare_torch
 from asyncpp.trainer.simulated import Simulated
 from asyncpp.trainer.sinks import sinks_of
 from asyncpp.trainer.stop import say_so, stop_requests
@@ -42,7 +42,7 @@ def train_run(config: Config, folder: Path, start: Start, place: Place | None) -
 
 
 def train_simulated(config: Config, folder: Path, start: Start) -> dict[str, float]:
-    """All stages in this process."""
+    """All parts of the model in this process."""
     trainer, device = config.trainer, torch.device(config.trainer.device)
     prepare_torch(config)
     batches, validation = open_data(config)
@@ -50,7 +50,7 @@ def train_simulated(config: Config, folder: Path, start: Start) -> dict[str, flo
         pipeline = Simulated(
             build_simulator(config, start.last_norms.get(start.step - 1)),
             Prefetcher(batches.batch, range(start.step, trainer.num_steps), device),
-            lambda step: config.lr_schedule.factor(step, trainer.num_steps),
+            build_lr_factor(config),
             torch.from_numpy(validation).to(device),
             trainer.eval_batch_size,
             trainer.probe_every,

@@ -15,7 +15,7 @@ from asyncpp.data.tokens import data_digest
 from asyncpp.errors import ConfigError, require
 from asyncpp.model.layout import parameter_infos
 from asyncpp.pipeline.clipping import Norms
-from asyncpp.pipeline.stage import StageState
+from asyncpp.pipeline.part import PartState
 from asyncpp.schedule.action import UPDATE, Action
 from asyncpp.trainer.checkpoint.manifest import CheckpointDamaged, CheckpointInfo
 from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, step_of
@@ -134,7 +134,7 @@ def _copy_metrics(checkpoint: Checkpoint, folder: Path) -> None:
     records.write_atomically(folder / records.METRICS_FILE, rows)
 
 
-def load(config: Config, states: Sequence[StageState], start: Start) -> None:
+def load(config: Config, states: Sequence[PartState], start: Start) -> None:
     """Bring ``states`` to ``start``. Raises ConfigError and CheckpointDamaged as load_state does."""
     if start.folder is not None:
         load_state(states, [info.name for info in parameter_infos(config.model)], Checkpoint.open(start.folder))
@@ -174,7 +174,7 @@ class Saver:
     def save(
         self,
         num_updates: int,
-        states: Sequence[StageState],
+        states: Sequence[PartState],
         *,
         last_norms: Norms,
         skipped_in_a_row: int,

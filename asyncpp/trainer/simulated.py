@@ -8,9 +8,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from asyncpp.pipeline.clipping import Norms
+from asyncpp.pipeline.part import PartState
 from asyncpp.pipeline.record import BatchRecord
 from asyncpp.pipeline.simulator import Simulator
-from asyncpp.pipeline.stage import StageState
 from asyncpp.trainer.probes import StalenessProbe
 
 
@@ -49,9 +49,9 @@ class Simulated:
             yield replace(record, metrics=record.metrics | self._probe.after_update(step))
 
     @property
-    def states(self) -> Sequence[StageState]:
+    def states(self) -> Sequence[PartState]:
         """Of all parts of the model."""
-        return self._simulator.stages
+        return self._simulator.parts
 
     def last_norms(self, num_updates: int) -> Norms:
         """The norms of all parameters' gradients in the last batch, where the next one is clipped by them."""

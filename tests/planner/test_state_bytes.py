@@ -59,22 +59,22 @@ def compare(planned: PlanConfig, simulator: Simulator) -> None:
     delays = planned.delay.profile(planned.pipeline).delays
     for step in range(max(delays) + 2):
         gradients = gradients_of(simulator, step)
-    newest = [weight for stage in simulator.stages for weight in stage.versions.at(stage.versions.newest)]
+    newest = [weight for part in simulator.parts for weight in part.versions.at(part.versions.newest)]
     versions = [
         weight
-        for stage in simulator.stages
-        for version in range(stage.versions.oldest, stage.versions.newest)
-        for weight in stage.versions.at(version)
+        for part in simulator.parts
+        for version in range(part.versions.oldest, part.versions.newest)
+        for weight in part.versions.at(version)
     ]
     state = [
         tensor
-        for stage in simulator.stages
-        for group in stage.optimizer.groups
+        for part in simulator.parts
+        for group in part.optimizer.groups
         for tensors in group.rule.state.values()
         for tensor in tensors
     ]
     correction = [
-        tensor for stage in simulator.stages for tensors in stage.correction.state.values() for tensor in tensors
+        tensor for part in simulator.parts for tensors in part.correction.state.values() for tensor in tensors
     ]
     (stage,) = cut(planned)
     expected = stage.memory
