@@ -34,7 +34,7 @@ from asyncpp.optim.groups import build_optimizer
 from asyncpp.parameters import ParameterInfo, Role
 from asyncpp.pipeline.clipping import Decision
 from asyncpp.pipeline.delay import DelayProfile
-from asyncpp.pipeline.stage import StageState
+from asyncpp.pipeline.part import PartState
 from asyncpp.pipeline.update import step
 from asyncpp.pipeline.weights import WeightVersions
 
@@ -109,8 +109,8 @@ def converges(method: Method, step_sizes: NDArray[np.float64], num_updates: int 
     infos = [ParameterInfo("x", Role.NORM, tuple(weights[0].shape))]
     optimizer = SGDConfig(name="sgd", lr=1.0, weight_decay=0.0, momentum=method.momentum, nesterov=False)
     feedback = ErrorFeedbackConfig(name="ef", strength=method.strength, decay_form="A")
-    stage = StageState(
-        stage=0,
+    state = PartState(
+        part=0,
         indices=[0],
         profile=DelayProfile((method.delay,)),
         versions=WeightVersions(weights, max_delay=method.delay),
@@ -120,9 +120,9 @@ def converges(method: Method, step_sizes: NDArray[np.float64], num_updates: int 
     third = num_updates // 3
     farthest = torch.zeros(3, len(step_sizes), dtype=torch.float64)
     for batch in range(3 * third):
-        version = stage.version_for(batch)
-        gradients = [curvatures * stage.versions.at(version)[0]]
-        step(stage, gradients, Decision(clip_factor=1.0, skipped=False), batch, batch - version, lr_factor=1.0)
+        version = state.version_for(batch)
+        gradients = [curvatures * state.versions.at(version)[0]]
+        step(state, gradients, Decision(clip_factor=1.0, skipped=False), batch, batch - version, lr_factor=1.0)
         part = farthest[batch // third]
-        torch.maximum(part, stage.versions.current[0].abs(), out=part)
+        torch.maximum(part, state.versions.current[0].abs(), out=part)
     return ((farthest[2] <= farthest[1]) & farthest[2].isfinite()).numpy()

@@ -85,7 +85,7 @@ class Config:
     def _check_parts_and_processes(self) -> None:
         """What is asked of each group where the model is cut in parts, and where processes of their own have them."""
         pipeline, trainer = self.pipeline, self.trainer
-        pipeline.layers("pipeline", self.model, self.data.sequence_length, self.profile.num_stages)
+        pipeline.layers("pipeline", self.model, self.data.sequence_length, self.profile.num_parts)
         if pipeline.is_simulated:
             return
         pipeline.check_processes("pipeline", trainer.num_micro_batches, self.correction)
@@ -106,7 +106,7 @@ class Config:
     @property
     def layers(self) -> list[range]:
         """The layers of every part of the model, in its order."""
-        return self.pipeline.layers("pipeline", self.model, self.data.sequence_length, self.profile.num_stages)
+        return self.pipeline.layers("pipeline", self.model, self.data.sequence_length, self.profile.num_parts)
 
     @property
     def num_tokens(self) -> int:

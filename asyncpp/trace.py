@@ -25,7 +25,8 @@ from omegaconf import MISSING
 
 from asyncpp.arguments import run_command
 from asyncpp.errors import EXIT_DONE, ConfigError, require
-from asyncpp.pipeline.measured import measured_timeline, planned_timeline, shares
+from asyncpp.pipeline.measured import measured_timeline, planned_timeline, time_fractions
+from asyncpp.pipeline.segments import segments_of
 from asyncpp.pipeline.trace import read_trace, trace_file
 from asyncpp.saved_config import read_config
 from asyncpp.schedule.timeline import Timeline
@@ -97,8 +98,6 @@ def read_measured(folder: Path, replica: int = 0) -> Timeline:
 
 
 def _measured(config: Config, records: Sequence[Any]) -> Timeline:
-    from asyncpp.trainer.processes import segments_of  # imports torch, for which a mistake above need not wait
-
     name, shape = segments_of(config)[-1]
     return measured_timeline(name, shape, records)
 
@@ -110,11 +109,11 @@ def report(run: str, planned: Timeline, measured: Timeline) -> dict[str, Any]:
     times = {name: costs.of_stages(name, schedule.num_stages) for name in ("forward", "backward", "update")}
     by_stage = []
     for stage in stages:
-        share = shares(measured, stage)
-        assert share is not None  # read_measured takes no shorter trace
+        fractions = time_fractions(measured, stage)
+        assert fractions is not None  # read_measured takes no shorter trace
         by_stage.append(
             {f"{name}_ms": float(of_stages[stage]) for name, of_stages in times.items()}
-            | {f"{name}_fraction": value for name, value in asdict(share).items()}
+            | {f"{name}_fraction": value for name, value in asdict(fractions).items()}
         )
     return {
         "run": run,

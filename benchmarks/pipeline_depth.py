@@ -29,8 +29,8 @@ from torch import Tensor
 from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.config import Config
 from asyncpp.errors import require
-from asyncpp.pipeline.interpreter import Part
 from asyncpp.pipeline.mesh import Mesh, Position
+from asyncpp.pipeline.part import Part
 from common.ranks import config_of, on_ranks, runtime_of, tokens
 
 FORWARD_S = 0.03
@@ -105,7 +105,7 @@ def run_both(config: Config, rank: int, forward_s: float, num_plain: int) -> tup
     runtime = runtime_of(config, mesh)
     (part,) = runtime.parts
     if forward_s > 0.0:  # every version's module is a copy of this one, hooks included
-        part.replicas.skeleton.register_forward_hook(lambda module, inputs, outputs: Sleep.apply(outputs, forward_s))
+        part.modules.skeleton.register_forward_hook(lambda module, inputs, outputs: Sleep.apply(outputs, forward_s))
     mesh.meet(300.0)
     ours = times_of(runtime.train(), NUM_FILLING)
     mesh.meet(300.0)
@@ -115,7 +115,7 @@ def run_both(config: Config, rank: int, forward_s: float, num_plain: int) -> tup
 def plain_batches(part: Part, config: Config, num_batches: int) -> Iterator[None]:
     """Sums of gradients, clipping and torch's fused update of one stage."""
     version, m = part.state.versions.newest, config.trainer.num_micro_batches
-    module, leaves = part.replicas.at(version), part.replicas.leaves(version)
+    module, leaves = part.modules.at(version), part.modules.leaves(version)
     windows = tokens(1, config)
     hidden = torch.randn(1, windows.shape[1] - 1, config.model.hidden_size)
     optimizer = torch.optim.AdamW(leaves, lr=1e-3, fused=True)

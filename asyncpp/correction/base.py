@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Correction:
     """The delayed update as it is.
 
-    config: the knobs; weights: a stage's parameters in canonical order, at their start; delay: the stage's
+    config: the knobs; weights: a part's parameters in canonical order, at their start; delay: the part's
     largest, in updates; num_steps: of the run.
     ``state`` holds one list of tensors a kind, aligned with ``weights``; it is allocated here, never lazily.
     """
@@ -64,7 +64,7 @@ class Correction:
         lr: float,
         staleness: int,
     ) -> None:
-        """Turn x_t into x_{t+1}, in place, for the parameters ``indices`` of the stage: x_{t+1} = W(x_t) - u_t.
+        """Turn x_t into x_{t+1}, in place, for the parameters ``indices`` of the part: x_{t+1} = W(x_t) - u_t.
 
         ``gradients`` and ``weights`` are theirs; ``rule`` makes u_t of them. ``staleness`` of the batch, in updates.
         """

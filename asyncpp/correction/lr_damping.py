@@ -2,7 +2,7 @@
 
     lr_k = lr / tau^(strength (1 - min(k / K, 1)))
 
-with tau the delay of the stage in updates and K the horizon in steps. At tau = 1, that is under PipeDream-2BW, the
+with tau the delay of the part in updates and K the horizon in steps. At tau = 1, that is under PipeDream-2BW, the
 factor is 1: there it changes nothing.
 """
 

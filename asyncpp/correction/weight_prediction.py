@@ -4,7 +4,7 @@ The optimizer moves the weights z; a batch whose update comes tau versions later
 
     x = z - lambda tau u,        z_{t+1} = W(z_t) - u_t
 
-with tau the stage's delay and u the last update that made this version of z (SpecTrain, Chen et al., arXiv 1809.02839;
+with tau the part's delay and u the last update that made this version of z (SpecTrain, Chen et al., arXiv 1809.02839;
 XPipe, Guan et al., arXiv 1911.04610). What is extrapolated is the optimizer's update itself, not a raw momentum.
 
 After an update that was not late, such as the first one of a run, nothing needs a prediction: x_{t+1} = W(x_t) - u_t,

@@ -1,6 +1,6 @@
 """What the gradients' norms decide about a batch: the factor that its gradients are scaled by, or to skip it.
 
-Every stage decides for itself, with the same result, from the norms of single parameters: those of its own and, for
+Every part decides for itself, with the same result, from the norms of single parameters: those of its own and, for
 what it wants to wait for, those of the whole model. The squares are summed in canonical order of the parameters, in
 fp64, so the sum depends neither on the split nor on who computes it. No torch here.
 """
@@ -32,14 +32,15 @@ def total_norm(norms: Norms) -> float:
 class Clipping(ABC):
     """max_norm: the limit of the norm; None never scales."""
 
-    waits_for_all: ClassVar[bool] = False  # True: a stage asks for the whole model's norms of the same batch
+    waits_for_all: ClassVar[bool] = False  # True: a part asks for the whole model's norms of the same batch
+    asks_for_last: ClassVar[bool] = False  # True: for those of the batch before, which a checkpoint then keeps
 
     def __init__(self, max_norm: float | None) -> None:
         self.max_norm = max_norm
 
     @abstractmethod
     def decide(self, batch: int, own: Norms, whole: Callable[[int], Norms | None]) -> Decision:
-        """own: of the deciding stage's parameters, for ``batch``.
+        """own: of the deciding part's parameters, for ``batch``.
 
         whole: the norms of all parameters for a batch, this one or the one before; it waits until they are there.
         None for a batch before the first.
@@ -54,7 +55,7 @@ class Clipping(ABC):
 
 
 class ByGlobalNorm(Clipping):
-    """By the norm of the whole model's gradient, over all stages and replicas."""
+    """By the norm of the whole model's gradient, over all parts and replicas."""
 
     waits_for_all = True
 
@@ -63,14 +64,17 @@ class ByGlobalNorm(Clipping):
 
 
 class Never(ByGlobalNorm):
-    """No scaling; a gradient that is not finite on one stage is skipped on all of them."""
+    """No scaling; a gradient that is not finite in one part is skipped in all of them."""
 
     def __init__(self, max_norm: float | None) -> None:
         super().__init__(None)
 
 
 class ByStageNorm(Clipping):
-    """Every stage by the norm of its own gradient, and skipping by itself: what a pipeline does that never waits."""
+    """Every part by the norm of its own gradient, and skipping by itself: what a pipeline does that never waits.
+
+    So every stage by its own, but for an interleaved schedule, whose stages have several parts.
+    """
 
     def decide(self, batch: int, own: Norms, whole: Callable[[int], Norms | None]) -> Decision:
         return self._scaled(total_norm(own))
@@ -79,8 +83,10 @@ class ByStageNorm(Clipping):
 class ByPreviousNorm(Clipping):
     """By the whole model's norm one batch ago, which costs no waiting; the first batch is not scaled.
 
-    A stage skips a batch whose own gradient is not finite, and a norm that was not finite scales nothing.
+    A part skips a batch whose own gradient is not finite, and a norm that was not finite scales nothing.
     """
+
+    asks_for_last = True
 
     def decide(self, batch: int, own: Norms, whole: Callable[[int], Norms | None]) -> Decision:
         if not math.isfinite(total_norm(own)):

@@ -125,7 +125,7 @@ class DelayConfig(ABC):
 
     @abstractmethod
     def profile(self, pipeline: PipelineConfig) -> DelayProfile:
-        """The delay of every stage, first to last."""
+        """The delay of every part of the model, first to last."""
 
     def check_processes(self, key: str, pipeline: PipelineConfig) -> None:
         """Raise ConfigError unless this is the delay that the schedule of real processes has anyway."""

@@ -1,6 +1,6 @@
-"""How many updates late a gradient is, for every stage and batch.
+"""How many updates late a gradient is, for every part of the model and every batch.
 
-Batch t differentiates version max(t - delay, 0) of a stage's weights (PipeDream-2BW with delay 1), and its update is
+Batch t differentiates version max(t - delay, 0) of a part's weights (PipeDream-2BW with delay 1), and its update is
 applied to the newest version.
 """
 
@@ -13,25 +13,25 @@ import numpy as np
 
 @dataclass(frozen=True)
 class DelayProfile:
-    """A delay for every stage, the same for all batches.
+    """A delay for every part, the same for all batches.
 
-    delays: in updates, one a stage. Where a batch's delay may vary, these are the largest.
+    delays: in updates, one a part, in the model's order. Where a batch's delay may vary, these are the largest.
     """
 
     delays: tuple[int, ...]
 
     @property
-    def num_stages(self) -> int:
+    def num_parts(self) -> int:
         return len(self.delays)
 
-    def delay(self, stage: int, batch: int) -> int:
-        """The delay of ``batch`` on ``stage``, in updates."""
-        return self.delays[stage]
+    def delay(self, part: int, batch: int) -> int:
+        """The delay of ``batch`` in ``part``, in updates."""
+        return self.delays[part]
 
 
 @dataclass(frozen=True)
 class SampledDelays(DelayProfile):
-    """A delay drawn for every batch, the same on all stages: late messages of a network, say.
+    """A delay drawn for every batch, the same in all parts: late messages of a network, say.
 
     probabilities: of a delay of 0, 1, 2, ... updates. The draw is a function of (seed, batch).
     """
@@ -39,7 +39,7 @@ class SampledDelays(DelayProfile):
     probabilities: tuple[float, ...]
     seed: int
 
-    def delay(self, stage: int, batch: int) -> int:
+    def delay(self, part: int, batch: int) -> int:
         generator = np.random.default_rng((self.seed, batch))
         return int(generator.choice(len(self.probabilities), p=self.probabilities))
 

@@ -7,20 +7,18 @@ from datetime import timedelta
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
-from asyncpp.model.documents import documents_of
-from asyncpp.pipeline.compute import Autocast
-from asyncpp.pipeline.interpreter import Part
+from asyncpp.pipeline.compute import Compute
 from asyncpp.pipeline.mesh import Mesh
 from asyncpp.pipeline.p2p import Receiver, Sender
+from asyncpp.pipeline.part import Part
 
 
 class Evaluation:
     """windows: tokens of the held-out sequences, int64 (sequences, sequence_length + 1), the same on every rank.
 
     batch_size: sequences of a forward; the last one may have fewer. hidden: a tensor of the dtype and device of an
-    activation, and of its size per token in the last dimension. end_of_document: as in Simulator.
+    activation, and of its size per token in the last dimension.
     """
 
     def __init__(
@@ -30,16 +28,14 @@ class Evaluation:
         windows: Tensor,
         batch_size: int,
         hidden: Tensor,
-        autocast: Autocast,
-        end_of_document: int | None,
+        compute: Compute,
         timeout_s: float,
     ) -> None:
         self._parts = parts
         self._mesh = mesh
         self._batches = windows.split(batch_size)
         self._hidden = hidden
-        self._autocast = autocast
-        self._end_of_document = end_of_document
+        self._compute = compute
         self._timeout = timedelta(seconds=timeout_s)
 
     def losses(self) -> dict[str, float]:
@@ -73,7 +69,7 @@ class Evaluation:
     def _mean_loss(self, weights: Sequence[Sequence[Tensor]]) -> float:
         """Mean over all tokens: a last, smaller batch counts by its size. Replicas share out the batches."""
         position = self._mesh.position
-        named = [part.replicas.named(values) for part, values in zip(self._parts, weights, strict=True)]
+        named = [part.modules.named(values) for part, values in zip(self._parts, weights, strict=True)]
         sender = Sender(position.rank_of((position.stage + 1) % position.num_stages), self._mesh.evaluation, depth=2)
         losses = torch.zeros(len(self._batches), dtype=torch.float64)
         for index, batch in enumerate(self._batches):
@@ -92,13 +88,11 @@ class Evaluation:
     def _loss(self, named: Sequence[dict[str, Tensor]], batch: Tensor, sender: Sender) -> float | None:
         """The batch's mean loss, on the rank of the last part."""
         outputs = batch[:, :-1]
-        documents = documents_of(outputs, self._end_of_document)
         for part, weights in zip(self._parts, named, strict=True):
             if not part.is_first:
                 outputs = outputs if self._mesh.position.num_stages == 1 else self._receive(batch)
-            labels = batch[:, 1:] if part.is_last else None
-            with self._autocast():
-                outputs = functional_call(part.replicas.skeleton, weights, (outputs, labels, None, documents))
+            skeleton = part.modules.skeleton
+            outputs = self._compute.call_part(skeleton, outputs, batch, is_last=part.is_last, weights=weights)
             if part.is_last:
                 return outputs.item()
             if self._mesh.position.num_stages > 1:

@@ -8,7 +8,7 @@ Which weights an action uses is written in the action; the interpreter measures 
 How a tensor comes from or to another stage is the business of ``links``, how a batch's gradients become a decision
 that of ``settle``: so the same interpreter runs in a process of its own or beside the other stages of a test.
 
-A stage has a part of the model for each of its chunks: ``parts[chunk]``, which is number ``parts[chunk].state.stage``
+A stage has a part of the model for each of its chunks: ``parts[chunk]``, which is number ``parts[chunk].state.part``
 in the model. Messages are addressed to parts; everything else here goes by chunk.
 """
 
@@ -23,11 +23,9 @@ import torch
 from torch import Tensor
 
 from asyncpp.model.auxiliary import Auxiliary
-from asyncpp.model.documents import documents_of
 from asyncpp.pipeline.clipping import Decision
-from asyncpp.pipeline.compute import Autocast
-from asyncpp.pipeline.replicas import Replicas
-from asyncpp.pipeline.stage import StageState
+from asyncpp.pipeline.compute import Compute
+from asyncpp.pipeline.part import Part
 from asyncpp.pipeline.timers import Timers
 from asyncpp.pipeline.update import step
 from asyncpp.schedule.action import ACTIVATION, BACKWARD, FORWARD, GRADIENT, RECV, SEND, UPDATE, Action, Payload
@@ -40,16 +38,6 @@ class Links(Protocol):
 
     def send(self, payload: Payload, peer: int, tensor: Tensor) -> None: ...
     def receive(self, payload: Payload, peer: int) -> Tensor: ...
-
-
-@dataclass
-class Part:
-    """A part of the model on this stage. is_first, is_last: of the whole model."""
-
-    state: StageState
-    replicas: Replicas
-    is_first: bool
-    is_last: bool
 
 
 @dataclass
@@ -97,11 +85,11 @@ class _Saved:
 
 class Interpreter:
     """parts: of this stage, by chunk. read: the tokens of (batch, micro-batch), int64 (rows, sequence_length + 1).
+    Every stage reads those itself, so nothing about labels and documents is sent.
 
     settle: takes a batch whose backwards are all done. lr_factor: what lr_schedule multiplies a batch's rates by.
     recompute: keep a forward's input only, and run it again before its backward.
-    share: completes the weights of a new version by those that other replicas have updated.
-    end_of_document: as in Simulator. Every stage reads the tokens itself, so nothing about documents is sent.
+    exchange: completes the weights of a new version by those that other replicas have updated.
     started_s: when the last action began, by time.perf_counter(); an UPDATE begins when its norm is there.
     """
 
@@ -113,11 +101,10 @@ class Interpreter:
         read: Callable[[int, int], Tensor],
         settle: Callable[[Batch], Settlement],
         lr_factor: Callable[[int], float],
-        autocast: Autocast,
+        compute: Compute,
         recompute: bool,
-        end_of_document: int | None,
         timers: Timers,
-        share: Callable[[Sequence[Tensor], Sequence[int] | None], None],
+        exchange: Callable[[Sequence[Tensor], Sequence[int] | None], None],
     ) -> None:
         self.parts = parts
         self._num_micro_batches = num_micro_batches
@@ -125,12 +112,11 @@ class Interpreter:
         self._read = read
         self._settle = settle
         self._lr_factor = lr_factor
-        self._autocast = autocast
+        self._compute = compute
         self._recompute = recompute
-        self._end_of_document = end_of_document
         self._timers = timers
         self.started_s = time.perf_counter()
-        self._share = share
+        self._exchange = exchange
         self._saved: dict[tuple[int, int, int], _Saved] = {}
         self._mailbox: dict[tuple[Payload, int, int, int], Tensor] = {}  # for (payload, batch, micro-batch, part)
         self._batches: dict[int, Batch] = {}
@@ -151,7 +137,7 @@ class Interpreter:
 
     def _part_of(self, action: Action) -> int:
         """The place in the model of the part that ``action`` is about."""
-        return self.parts[action.chunk].state.stage
+        return self.parts[action.chunk].state.part
 
     def _receive(self, action: Action) -> None:
         payload = action.payload
@@ -183,13 +169,10 @@ class Interpreter:
         self._saved[action.batch, action.micro_batch, action.chunk] = saved
 
     def _outputs(self, part: Part, action: Action, saved: _Saved, auxiliary: Auxiliary | None) -> Tensor:
-        labels = documents = None
-        if part.is_last or self._end_of_document is not None:
-            windows = self._read(action.batch, action.micro_batch)
-            labels = windows[:, 1:] if part.is_last else None
-            documents = documents_of(windows[:, :-1], self._end_of_document)
-        with self._autocast():
-            return part.replicas.at(saved.version)(saved.inputs, labels, auxiliary, documents)
+        module = part.modules.at(saved.version)
+        reads = self._compute.reads_tokens(part.is_last)
+        windows = self._read(action.batch, action.micro_batch) if reads else None
+        return self._compute.call_part(module, saved.inputs, windows, is_last=part.is_last, auxiliary=auxiliary)
 
     def _backward(self, action: Action) -> None:
         part, number = self.parts[action.chunk], self._part_of(action)
@@ -199,7 +182,7 @@ class Interpreter:
             outputs = self._outputs(part, action, saved, saved.auxiliary)
         batch = self._batches.setdefault(action.batch, Batch(action.batch))
         roots, root_gradients = self._roots(part, action, outputs, saved.auxiliary, batch)
-        leaves: list[Tensor] = [*part.replicas.leaves(saved.version)]
+        leaves: list[Tensor] = [*part.modules.leaves(saved.version)]
         if not part.is_first:
             leaves.append(saved.inputs)
         gradients = list(torch.autograd.grad(roots, leaves, root_gradients))
@@ -247,12 +230,10 @@ class Interpreter:
         self._timers.add("wait_norm_s", self.started_s - waited_from_s)
         read, expected = settlement.batch.versions[action.chunk], state.version_for(action.batch)
         if read != expected:
-            raise RuntimeError(
-                f"stage {state.stage} read weight version {read} for batch {action.batch}, not {expected}"
-            )
+            raise RuntimeError(f"part {state.part} read weight version {read} for batch {action.batch}, not {expected}")
         staleness = state.versions.newest - read
         step(state, gradients, decision, action.batch, staleness, self._lr_factor(action.batch))
-        self._share(state.versions.current, state.owners)
+        self._exchange(state.versions.current, state.owners)
         settlement.batch.updated.add(action.chunk)
         if len(settlement.batch.updated) == len(self.parts):
             del self._settlements[action.batch]

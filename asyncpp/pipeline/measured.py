@@ -21,7 +21,7 @@ _ACTION_FIELDS = ["kind", "batch", "micro_batch", "chunk", "version"]
 
 
 @dataclass(frozen=True)
-class Shares:
+class TimeFractions:
     """Of a rank's time in the steady state; together 1.
 
     compute: forwards and backwards. wait_receive: in RECV. wait_norm: before an update, until its decision is there.
@@ -73,7 +73,7 @@ def planned_timeline(measured: Timeline) -> Timeline:
     return timeline(measured.schedule, measured.costs)
 
 
-def shares(measured: Timeline, stage: int) -> Shares | None:
+def time_fractions(measured: Timeline, stage: int) -> TimeFractions | None:
     """Where the time of a stage's rank went; None in too short a schedule."""
     span = measured.steady_span(stage)
     if span is None:
@@ -85,9 +85,9 @@ def shares(measured: Timeline, stage: int) -> Shares | None:
     durations = ends - starts
     gaps = starts - np.concatenate(([starts[0]], ends[:-1]))
 
-    def share(of: np.ndarray, *chosen: Kind) -> float:
+    def fraction(of: np.ndarray, *chosen: Kind) -> float:
         return float(of[inside & np.isin(kinds, [kind.value for kind in chosen])].sum() / (end - begin))
 
-    compute, update = share(durations, FORWARD, BACKWARD), share(durations, UPDATE)
-    receive, norm, send = share(durations, RECV), share(gaps, UPDATE), share(durations, SEND)
-    return Shares(compute, update, receive, norm, send, 1.0 - compute - update - receive - norm - send)
+    compute, update = fraction(durations, FORWARD, BACKWARD), fraction(durations, UPDATE)
+    receive, norm, send = fraction(durations, RECV), fraction(gaps, UPDATE), fraction(durations, SEND)
+    return TimeFractions(compute, update, receive, norm, send, 1.0 - compute - update - receive - norm - send)

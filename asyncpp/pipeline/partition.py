@@ -53,7 +53,7 @@ def indices_by_part(
     return owned
 
 
-def share_out(sizes: Sequence[int], num_replicas: int) -> list[int]:
+def assign_owners(sizes: Sequence[int], num_replicas: int) -> list[int]:
     """Which replica updates each of the parameters of these sizes, whole: the largest first, to whoever has least."""
     loads = [0] * num_replicas
     owners = [0] * len(sizes)

@@ -12,8 +12,8 @@ from asyncpp.pipeline.clipping import Decision, Norms, total_norm
 class UpdateRecord:
     """What one update did to the whole model.
 
-    grad_norm: before clipping, of the gradients that the optimizer takes. clip_factor: the smallest of any stage.
-    skipped: on any stage. staleness_updates: newest version less the one that was read, the largest stage's.
+    grad_norm: before clipping, of the gradients that the optimizer takes. clip_factor: the smallest of any part.
+    skipped: in any part. staleness_updates: newest version less the one that was read, the largest part's.
     """
 
     grad_norm: float
@@ -36,7 +36,7 @@ class BatchRecord:
 
 
 def update_record(norms: Norms, decisions: Sequence[Decision], staleness_updates: int) -> UpdateRecord:
-    """norms: of all parameters; decisions: of all stages."""
+    """norms: of all parameters; decisions: of all parts."""
     return UpdateRecord(
         grad_norm=total_norm(norms),
         clip_factor=min(decision.clip_factor for decision in decisions),

@@ -16,8 +16,8 @@ from asyncpp.pipeline.timers import TIMERS
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a part has to tell. indices: of its parameters. num_loads: its mixture layers' experts, all together."""
+class PartColumns:
+    """What of a row is about one part. indices: of its parameters. num_loads: its mixture layers' experts together."""
 
     indices: Sequence[int]
     num_loads: int
@@ -41,10 +41,10 @@ class RankReport:
 
 @dataclass
 class Rows:
-    """How a rank's report is laid out in a row. shares: of every part of the model, in its order."""
+    """How a rank's report is laid out in a row. parts: every part of the model, in its order."""
 
     position: Position
-    shares: Sequence[Share]
+    parts: Sequence[PartColumns]
     num_experts: int
     length: int = field(init=False)
 
@@ -53,16 +53,16 @@ class Rows:
             2  # stop and loss
             + self.num_chunks
             + len(TIMERS)
-            + sum(len(share.indices) + share.num_loads for share in self._shares(stage))
+            + sum(len(part.indices) + part.num_loads for part in self._parts_of(stage))
             for stage in range(self.position.num_stages)
         )
 
     @property
     def num_chunks(self) -> int:
-        return len(self.shares) // self.position.num_stages
+        return len(self.parts) // self.position.num_stages
 
-    def _shares(self, stage: int) -> list[Share]:
-        return list(self.shares[stage :: self.position.num_stages])
+    def _parts_of(self, stage: int) -> list[PartColumns]:
+        return list(self.parts[stage :: self.position.num_stages])
 
     def pack(self, report: RankReport) -> Tensor:
         """float64 (length), on the CPU, padded with zeros."""
@@ -80,9 +80,9 @@ class Rows:
 
         stop, loss, staleness, timers = next(numbers) > 0.0, next(numbers), take(self.num_chunks), take(len(TIMERS))
         norms, loads = [], []
-        for share in self._shares(rank % self.position.num_stages):
-            norms.append(dict(zip(share.indices, take(len(share.indices)), strict=True)))
-            loads.append(take(share.num_loads))
+        for part in self._parts_of(rank % self.position.num_stages):
+            norms.append(dict(zip(part.indices, take(len(part.indices)), strict=True)))
+            loads.append(take(part.num_loads))
         return RankReport(stop, loss, staleness, timers, norms, loads)
 
 
@@ -110,8 +110,8 @@ class BatchReport:
         whole = self.norms()
         known = {self.batch: whole, self.batch - 1: previous}
         num_stages = self.position.num_stages
-        parts = [norms for report in self.by_rank[:num_stages] for norms in report.norms]
-        decisions = [clipping.decide(self.batch, own, known.get) for own in parts]
+        by_part = [norms for report in self.by_rank[:num_stages] for norms in report.norms]
+        decisions = [clipping.decide(self.batch, own, known.get) for own in by_part]
         staleness = int(max(max(report.staleness) for report in self.by_rank))
         last_stages = self.by_rank[num_stages - 1 :: num_stages]
         loss = sum(report.loss for report in last_stages) / self.position.data_parallel

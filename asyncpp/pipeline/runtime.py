@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 
 from asyncpp.pipeline.clipping import Norms
 from asyncpp.pipeline.evaluation import Evaluation
-from asyncpp.pipeline.interpreter import Interpreter, Part
+from asyncpp.pipeline.interpreter import Interpreter
 from asyncpp.pipeline.mesh import Mesh, PeerLost, Position
 from asyncpp.pipeline.p2p import PeerLinks
+from asyncpp.pipeline.part import Part, PartState
 from asyncpp.pipeline.record import BatchRecord
+from asyncpp.pipeline.segments import Segment
 from asyncpp.pipeline.settlement import Settler
-from asyncpp.pipeline.stage import StageState
-from asyncpp.schedule.action import NONE, UPDATE, Action, Shape
+from asyncpp.schedule.action import NONE, UPDATE, Action
 from asyncpp.schedule.builders import stage_actions
 
 
@@ -45,13 +46,6 @@ def spell(action: Action) -> str:
     """``B3.1 (backward of batch 3, micro-batch 1)``."""
     micro_batch = f", micro-batch {action.micro_batch}" if action.micro_batch != NONE else ""
     return f"{action} ({action.kind.name.lower()} of batch {action.batch}{micro_batch})"
-
-
-class Segment(NamedTuple):
-    """Consecutive batches that run by one schedule: a name of asyncpp.schedule.builders, and how much of it."""
-
-    schedule: str
-    shape: Shape
 
 
 class Runtime:
@@ -88,7 +82,7 @@ class Runtime:
         return self._interpreter.parts
 
     @property
-    def states(self) -> Sequence[StageState]:
+    def states(self) -> Sequence[PartState]:
         """Of the parts of the model that this rank has."""
         return [part.state for part in self.parts]
 
@@ -109,8 +103,12 @@ class Runtime:
         self._settler.close()
 
     def last_norms(self, num_updates: int) -> Norms:
-        """The norms of all parameters' gradients in the last of ``num_updates`` batches."""
-        return self._settler.whole_norms(num_updates - 1) or {}
+        """Of all parameters' gradients in the last of ``num_updates`` batches, where the next one is clipped by them.
+
+        Waits for that batch's report.
+        """
+        norms = self._settler.whole_norms(num_updates - 1) if self._settler.clipping.asks_for_last else None
+        return norms or {}
 
     def stops_after(self, num_updates: int) -> bool:
         """Whether all ranks stop after so many updates, because one of them was asked to; the same answer on all.

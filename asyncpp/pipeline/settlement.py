@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from asyncpp.pipeline.clipping import Clipping, Decision, Norms
-from asyncpp.pipeline.interpreter import Batch, Part
+from asyncpp.pipeline.interpreter import Batch
 from asyncpp.pipeline.mesh import Mesh
+from asyncpp.pipeline.part import Part
 from asyncpp.pipeline.report import BatchReport, RankReport, Rows
 from asyncpp.pipeline.timers import Timers
 from asyncpp.pipeline.update import correct, parameter_norms
@@ -35,7 +36,7 @@ class _Reduced:
 
 
 class Settler:
-    """tied_index: canonical position of the weight that the first and the last stage both hold, if there is one.
+    """tied_index: canonical position of the weight that the first and the last part both hold, if there is one.
 
     stop: asked at every batch whether this rank is to stop. last_norms: of the batch before the first one here, by its
     number, where this run goes on from a checkpoint.
@@ -98,7 +99,7 @@ class Settler:
 
     @torch.no_grad()
     def _reduce(self, batch: Batch) -> _Reduced:
-        by_chunk = [part.replicas.by_position(batch.gradients[chunk]) for chunk, part in enumerate(self._parts)]
+        by_chunk = [part.modules.by_position(batch.gradients[chunk]) for chunk, part in enumerate(self._parts)]
         batch.gradients.clear()
         self._mesh.average([gradient for gradients in by_chunk for gradient in gradients])
         self._sum_tied(by_chunk)

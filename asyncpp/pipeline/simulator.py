@@ -1,6 +1,6 @@
-"""All stages of a pipeline in one process, each with the delay that its schedule would give it.
+"""All parts of the model in one process, each with the delay that a pipeline's schedule would give it.
 
-Batch t runs forward and backward, micro-batch by micro-batch, on version max(t - delay, 0) of each stage's weights;
+Batch t runs forward and backward, micro-batch by micro-batch, on version max(t - delay, 0) of each part's weights;
 its update makes version t + 1. With no delay this is gradient accumulation.
 """
 
@@ -11,14 +11,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from asyncpp.model.auxiliary import Auxiliary, load_metrics
-from asyncpp.model.documents import documents_of
 from asyncpp.pipeline.clipping import Clipping, Decision, Norms
-from asyncpp.pipeline.compute import Autocast
+from asyncpp.pipeline.compute import Compute
+from asyncpp.pipeline.part import PartState
 from asyncpp.pipeline.record import BatchRecord, update_record
-from asyncpp.pipeline.stage import StageState
 from asyncpp.pipeline.update import correct, observe, parameter_norms, step
 
 
@@ -37,7 +35,7 @@ class Simulator:
     """module: the whole model, without values; names: its parameters in canonical order.
 
     aliases: parameter names that read another parameter's values (tied embeddings), alias to canonical name.
-    end_of_document: the token that attention does not look past; None looks at the whole sequence.
+    last_norms: of the batch before, None before the first: where a run goes on from a checkpoint, of the one before it.
     """
 
     def __init__(
@@ -45,24 +43,23 @@ class Simulator:
         module: nn.Module,
         names: Sequence[str],
         aliases: dict[str, str],
-        stages: Sequence[StageState],
+        parts: Sequence[PartState],
         num_micro_batches: int,
         clipping: Clipping,
-        autocast: Autocast,
-        end_of_document: int | None,
+        compute: Compute,
+        last_norms: Norms | None = None,
     ) -> None:
         self.module = module
         self.names = list(names)
         self.aliases = aliases
-        self.stages = stages
+        self.parts = parts
         self.num_micro_batches = num_micro_batches
         self.clipping = clipping
-        self.autocast = autocast
-        self.end_of_document = end_of_document
+        self.compute = compute
         self._last_gradients: list[Tensor] = []
-        self.last_norms: Norms | None = None  # of the batch before
+        self.last_norms = last_norms
         self.needs_fresh_gradients = any(
-            group.rule.needs_fresh_gradients for stage in stages for group in stage.optimizer.groups
+            group.rule.needs_fresh_gradients for part in parts for group in part.optimizer.groups
         )
 
     def train_batch(
@@ -72,15 +69,15 @@ class Simulator:
 
         before_update: called between the gradients and the first change of any state.
         """
-        versions = [stage.version_for(batch) for stage in self.stages]
+        versions = [part.version_for(batch) for part in self.parts]
         self._last_gradients = []
         loss, gradients, expert_load = self.differentiate(self.weights_at(versions), windows)
         fresh = None
         if self.needs_fresh_gradients:
-            fresh = self._by_stage(self.differentiate(self.newest_weights(), windows).gradients)
+            fresh = self._by_part(self.differentiate(self.newest_weights(), windows).gradients)
         if before_update is not None:
             before_update()
-        norms, decisions = self._update(batch, versions, self._by_stage(gradients), lr_factor, fresh)
+        norms, decisions = self._update(batch, versions, self._by_part(gradients), lr_factor, fresh)
         # Kept until the next batch, as .grad is: freed now, malloc would return their pages and fault them in again.
         self._last_gradients = gradients
         update = update_record(norms, decisions, staleness_updates=batch - min(versions))
@@ -95,15 +92,15 @@ class Simulator:
         lr_factor: float,
         fresh_gradients: list[list[Tensor]] | None,
     ) -> tuple[Norms, list[Decision]]:
-        """Bring every stage from version ``batch`` to the next; return the norms and what they decided.
+        """Bring every part from version ``batch`` to the next; return the norms and what they decided.
 
-        versions: that each stage's gradients were taken at. gradients: a list a stage; consumed, as the fresh ones are.
+        versions: that each part's gradients were taken at. gradients: a list a part; consumed, as the fresh ones are.
         """
         norms, decisions = self._decide(batch, gradients)
-        if any(stage.correction.corrects_gradients for stage in self.stages):
+        if any(part.correction.corrects_gradients for part in self.parts):
             gradients = [
-                owned if decision.skipped else correct(stage, owned, version)
-                for stage, owned, version, decision in zip(self.stages, gradients, versions, decisions, strict=True)
+                owned if decision.skipped else correct(part, owned, version)
+                for part, owned, version, decision in zip(self.parts, gradients, versions, decisions, strict=True)
             ]
             norms, decisions = self._decide(batch, gradients)
         if fresh_gradients is not None:
@@ -112,35 +109,35 @@ class Simulator:
                 Decision(late.clip_factor, late.skipped or new.skipped)
                 for late, new in zip(decisions, fresh, strict=True)
             ]
-            for stage, owned, decision, new in zip(self.stages, fresh_gradients, decisions, fresh, strict=True):
+            for part, owned, decision, new in zip(self.parts, fresh_gradients, decisions, fresh, strict=True):
                 if not decision.skipped:
-                    observe(stage, owned, new)
-        for stage, owned, version, decision in zip(self.stages, gradients, versions, decisions, strict=True):
-            step(stage, owned, decision, batch, batch - version, lr_factor)
+                    observe(part, owned, new)
+        for part, owned, version, decision in zip(self.parts, gradients, versions, decisions, strict=True):
+            step(part, owned, decision, batch, batch - version, lr_factor)
         self.last_norms = norms
         return norms, decisions
 
     def _decide(self, batch: int, gradients: Sequence[Sequence[Tensor]]) -> tuple[Norms, list[Decision]]:
-        by_stage = [parameter_norms(stage, owned) for stage, owned in zip(self.stages, gradients, strict=True)]
-        whole = {index: norm for norms in by_stage for index, norm in norms.items()}
+        by_part = [parameter_norms(part, owned) for part, owned in zip(self.parts, gradients, strict=True)]
+        whole = {index: norm for norms in by_part for index, norm in norms.items()}
         known = {batch: whole, batch - 1: self.last_norms}
-        return whole, [self.clipping.decide(batch, norms, known.get) for norms in by_stage]
+        return whole, [self.clipping.decide(batch, norms, known.get) for norms in by_part]
 
     def weights_at(self, versions: Sequence[int]) -> list[Tensor]:
-        """The weights of each stage's version in ``versions``, in canonical order."""
-        return self._gather([stage.versions.at(v) for stage, v in zip(self.stages, versions, strict=True)])
+        """The weights of each part's version in ``versions``, in canonical order."""
+        return self._gather([part.versions.at(v) for part, v in zip(self.parts, versions, strict=True)])
 
     def stale_weights(self, batch: int) -> list[Tensor]:
         """The weights that ``batch`` differentiates, in canonical order."""
-        return self.weights_at([stage.version_for(batch) for stage in self.stages])
+        return self.weights_at([part.version_for(batch) for part in self.parts])
 
     def newest_weights(self) -> list[Tensor]:
         """The newest version of every parameter, in canonical order."""
-        return self._gather([stage.versions.current for stage in self.stages])
+        return self._gather([part.versions.current for part in self.parts])
 
     def z_weights(self) -> list[Tensor] | None:
         """The newest weights read at z, in canonical order, or None where the correction has no such reading."""
-        readings = [stage.z_weights() for stage in self.stages]
+        readings = [part.z_weights() for part in self.parts]
         present = [reading for reading in readings if reading is not None]
         return self._gather(present) if len(present) == len(readings) else None
 
@@ -151,11 +148,11 @@ class Simulator:
 
     def measurements(self) -> dict[str, float]:
         """Numbers of elements, counted from the tensors: parameters, and the state in copies of them."""
-        size = sum(stage.num_parameters for stage in self.stages)
+        size = sum(part.num_parameters for part in self.parts)
         return {
             "num_parameters": size,
-            "optimizer_state_copies": sum(stage.optimizer.num_state_elements() for stage in self.stages) / size,
-            "correction_state_copies": sum(stage.correction.num_state_elements() for stage in self.stages) / size,
+            "optimizer_state_copies": sum(part.optimizer.num_state_elements() for part in self.parts) / size,
+            "correction_state_copies": sum(part.correction.num_state_elements() for part in self.parts) / size,
         }
 
     def differentiate(self, weights: Sequence[Tensor], windows: Tensor) -> BatchGradient:
@@ -189,22 +186,21 @@ class Simulator:
         return BatchGradient(total_loss, [by_name[name] for name in self.names], expert_load)
 
     def _forward(self, named_weights: dict[str, Tensor], windows: Tensor, auxiliary: Auxiliary | None = None) -> Tensor:
-        inputs, labels = windows[:, :-1], windows[:, 1:]
-        documents = documents_of(inputs, self.end_of_document)
-        with self.autocast():
-            return functional_call(self.module, named_weights, (inputs, labels, auxiliary, documents))
+        return self.compute.call_part(
+            self.module, windows[:, :-1], windows, is_last=True, auxiliary=auxiliary, weights=named_weights
+        )
 
     def _named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
         named = dict(zip(self.names, weights, strict=True))
         return named | {alias: named[name] for alias, name in self.aliases.items()}
 
-    def _by_stage(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-        """A canonical list taken apart into the stages' own."""
-        return [[tensors[index] for index in stage.indices] for stage in self.stages]
+    def _by_part(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+        """A canonical list taken apart into the parts' own."""
+        return [[tensors[index] for index in part.indices] for part in self.parts]
 
-    def _gather(self, by_stage: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Stages' lists put together in canonical order."""
+    def _gather(self, by_part: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Parts' lists put together in canonical order."""
         gathered: dict[int, Tensor] = {}
-        for stage, tensors in zip(self.stages, by_stage, strict=True):
-            gathered.update(zip(stage.indices, tensors, strict=True))
+        for part, tensors in zip(self.parts, by_part, strict=True):
+            gathered.update(zip(part.indices, tensors, strict=True))
         return [gathered[index] for index in range(len(self.names))]

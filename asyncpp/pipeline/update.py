@@ -2,8 +2,9 @@
 
     gradients → correction → clipping → optimizer → correction → new weight version
 
-Everything here takes one stage; what concerns the whole model reaches it as a decision (clipping.py). The simulator
-and a rank's settlement (settlement.py) call ``correct``, have the norms decide, and then ``step``.
+Everything here takes one part of the model; what concerns the whole model reaches it as a decision (clipping.py). The
+simulator calls ``correct``, has the norms decide, and calls ``step``. On a rank of a real pipeline the settlement
+(settlement.py) corrects and decides, beside the next batch's computation, and the interpreter's UPDATE calls ``step``.
 """
 
 from __future__ import annotations
@@ -15,53 +16,53 @@ from torch import Tensor
 
 from asyncpp.optim.stand_still import StandStill
 from asyncpp.pipeline.clipping import Decision
-from asyncpp.pipeline.stage import StageState
+from asyncpp.pipeline.part import PartState
 
 
-def parameter_norms(stage: StageState, gradients: Sequence[Tensor]) -> dict[int, float]:
-    """The norm of each of the stage's gradients, in fp64, by its parameter's canonical position."""
+def parameter_norms(part: PartState, gradients: Sequence[Tensor]) -> dict[int, float]:
+    """The norm of each of the part's gradients, in fp64, by its parameter's canonical position."""
     norms = torch.stack(torch._foreach_norm(list(gradients), 2, torch.float64)).tolist()
-    return dict(zip(stage.indices, norms, strict=True))
+    return dict(zip(part.indices, norms, strict=True))
 
 
-def correct(stage: StageState, gradients: list[Tensor], version: int) -> list[Tensor]:
-    """The gradients as the stage's correction turns them, from ``version`` of its weights to the newest."""
-    if not stage.correction.corrects_gradients:
+def correct(part: PartState, gradients: list[Tensor], version: int) -> list[Tensor]:
+    """The gradients as the part's correction turns them, from ``version`` of its weights to the newest."""
+    if not part.correction.corrects_gradients:
         return gradients
-    return stage.correction.correct_gradients(gradients, stage.versions.current, stage.versions.at(version))
+    return part.correction.correct_gradients(gradients, part.versions.current, part.versions.at(version))
 
 
-def observe(stage: StageState, fresh_gradients: list[Tensor], decision: Decision) -> None:
-    """Show the fresh gradients, clipped, to the stage's rules that ask for them."""
+def observe(part: PartState, fresh_gradients: list[Tensor], decision: Decision) -> None:
+    """Show the fresh gradients, clipped, to the part's rules that ask for them."""
     if decision.skipped:
         return
     clip(fresh_gradients, decision)
-    for group in stage.optimizer.groups:
+    for group in part.optimizer.groups:
         if group.rule.needs_fresh_gradients:
             group.rule.observe_fresh_gradients(group.select(fresh_gradients))
 
 
 @torch.no_grad()
 def step(
-    stage: StageState, gradients: list[Tensor], decision: Decision, batch: int, staleness: int, lr_factor: float
+    part: PartState, gradients: list[Tensor], decision: Decision, batch: int, staleness: int, lr_factor: float
 ) -> None:
-    """The stage's optimizer, group by group, and the correction's way of applying it: version ``batch`` to the next.
+    """The part's optimizer, group by group, and the correction's way of applying it: version ``batch`` to the next.
 
-    gradients: of the mean loss of ``batch``, aligned with the stage's weights; consumed.
+    gradients: of the mean loss of ``batch``, aligned with the part's weights; consumed.
     lr_factor: what lr_schedule multiplies the peak learning rates by.
     A batch that is skipped has a u of zero, and the rule for the weights still applies.
-    Raises LookupError when the stage is not at version ``batch``.
+    Raises LookupError when the part is not at version ``batch``.
     """
-    if stage.versions.newest != batch:
-        raise LookupError(f"stage {stage.stage} is at weight version {stage.versions.newest}, not {batch}")
-    gradients = stage.own(gradients)
+    if part.versions.newest != batch:
+        raise LookupError(f"part {part.part} is at weight version {part.versions.newest}, not {batch}")
+    gradients = part.own(gradients)
     clip(gradients, decision)
-    lr_factor *= stage.correction.lr_factor(batch, staleness)
-    weights = stage.own(stage.versions.open_next())
-    for group in stage.optimizer.groups:
+    lr_factor *= part.correction.lr_factor(batch, staleness)
+    weights = part.own(part.versions.open_next())
+    for group in part.optimizer.groups:
         rule = StandStill(group.rule) if decision.skipped else group.rule
         lr = group.peak_lr * lr_factor
-        stage.correction.apply(rule, group.indices, group.select(gradients), group.select(weights), lr, staleness)
+        part.correction.apply(rule, group.indices, group.select(gradients), group.select(weights), lr, staleness)
 
 
 def clip(gradients: list[Tensor], decision: Decision) -> None:

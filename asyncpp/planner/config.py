@@ -184,7 +184,7 @@ class PlanConfig:
     def num_parts(self) -> int:
         """Into how many parts the model is cut. Raises ConfigError for a shape that its schedule cannot have."""
         if self.pipeline.is_simulated:
-            return self.delay.profile(self.pipeline).num_stages
+            return self.delay.profile(self.pipeline).num_parts
         return self.one_batch.num_parts
 
     @cached_property

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from asyncpp.model.auxiliary import Auxiliary
-from asyncpp.model.documents import documents_of
-from asyncpp.pipeline.interpreter import Part
-from asyncpp.trainer.setup import build_autocast, masked_end_of_document
+from asyncpp.pipeline.part import Part
+from asyncpp.trainer.setup import build_compute
 
 if TYPE_CHECKING:
     from asyncpp.config import Config
@@ -36,34 +34,31 @@ def compile_ahead(config: Config, parts: Sequence[Part], validation: Tensor) -> 
 
 
 def _train(config: Config, part: Part, windows: Tensor) -> None:
-    version = part.state.versions.newest
-    module = part.replicas.at(version)
-    leaves: list[Tensor] = [*part.replicas.leaves(version)]
+    version, compute = part.state.versions.newest, build_compute(config)
+    module = part.modules.at(version)
+    leaves: list[Tensor] = [*part.modules.leaves(version)]
     auxiliary = Auxiliary()
-    inputs, labels, documents = _arguments(config, part, windows)
+    inputs = _inputs(config, part, windows)
     if not part.is_first:
         leaves.append(inputs.requires_grad_())
-    with build_autocast(config)():
-        if config.pipeline.recompute and not part.is_last:
-            with torch.no_grad():
-                module(inputs, labels, None, documents)
-        outputs = module(inputs, labels, auxiliary, documents)
+    if config.pipeline.recompute and not part.is_last:
+        with torch.no_grad():
+            compute.call_part(module, inputs, windows, is_last=False)
+    outputs = compute.call_part(module, inputs, windows, is_last=part.is_last, auxiliary=auxiliary)
     roots = [outputs] if auxiliary.loss is None else [outputs, auxiliary.loss]
     torch.autograd.grad(roots, leaves, [torch.ones_like(root) for root in roots])
 
 
 @torch.no_grad()
 def _validate(config: Config, part: Part, windows: Tensor) -> None:
-    named = part.replicas.named(part.state.versions.current)
-    inputs, labels, documents = _arguments(config, part, windows)
-    with build_autocast(config)():
-        functional_call(part.replicas.skeleton, named, (inputs, labels, None, documents))
+    weights = part.modules.named(part.state.versions.current)
+    inputs = _inputs(config, part, windows)
+    build_compute(config).call_part(part.modules.skeleton, inputs, windows, is_last=part.is_last, weights=weights)
 
 
-def _arguments(config: Config, part: Part, windows: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Inputs, labels and documents of ``part`` for these tokens."""
+def _inputs(config: Config, part: Part, windows: Tensor) -> Tensor:
+    """Of ``part`` for these tokens: the first reads them, any other has activations, here zeros."""
     inputs = windows[:, :-1]
-    documents = documents_of(inputs, masked_end_of_document(config))
-    if not part.is_first:
-        inputs = part.state.versions.current[0].new_zeros(*inputs.shape, config.model.hidden_size)
-    return inputs, windows[:, 1:] if part.is_last else None, documents
+    if part.is_first:
+        return inputs
+    return part.state.versions.current[0].new_zeros(*inputs.shape, config.model.hidden_size)

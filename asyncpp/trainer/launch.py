@@ -27,7 +27,7 @@ import torch.distributed as dist
 from asyncpp.pipeline.mesh import PeerLost, Position
 from asyncpp.pipeline.runtime import ActionFailed, spell
 from asyncpp.schedule.action import Action, Kind
-from asyncpp.trainer.loop import TrainingFailed
+from asyncpp.trainer.ending import RankFailed, TrainingFailed
 from asyncpp.trainer.rank import train_rank
 from asyncpp.trainer.saving import Start
 from asyncpp.trainer.stop import SIGNALS, Stopped, say_so, stop_requests
@@ -41,17 +41,6 @@ PRELOAD = ["asyncpp.trainer.launch", "torch.fx.experimental.symbolic_shapes"]
 GRACE_S = 1.0  # after the first failure: the others' reports tell which was the cause
 _FIELDS = 4  # of an action on the board
 _KINDS = list(Kind)
-
-
-class RankFailed(RuntimeError):
-    """A rank that died, raised or hangs; the message names it, what it was doing, and the cause.
-
-    details: its traceback, if it had one.
-    """
-
-    def __init__(self, message: str, details: str = "") -> None:
-        super().__init__(message)
-        self.details = details
 
 
 class Board:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,21 +11,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from asyncpp.data.batches import Batches
 from asyncpp.pipeline.mesh import Mesh, Position, lost
 from asyncpp.pipeline.runtime import Watcher
 from asyncpp.pipeline.trace import Trace
 from asyncpp.trainer.compiling import compile_ahead
 from asyncpp.trainer.data import open_data
 from asyncpp.trainer.loop import train
-from asyncpp.trainer.processes import build_runtime
+from asyncpp.trainer.processes import ReadTokens, build_runtime
 from asyncpp.trainer.saving import Saver, Start, load
-from asyncpp.trainer.setup import initial_weights_of, prepare_torch
+from asyncpp.trainer.setup import prepare_torch
 from asyncpp.trainer.sinks import sinks_of
 
 if TYPE_CHECKING:
     from asyncpp.config import Config
-
-STORE_TIMEOUT_S = 1800.0  # ranks that another program started wait so long for rank 0, which may prepare the data
 
 
 def train_rank(
@@ -47,42 +45,48 @@ def train_rank(
     """
     device = _device(config, local_rank)
     prepare_torch(config)
-    with lost("another rank"):
-        _connect(config, position, store, device)
-        mesh = Mesh(position, config.pipeline.timeout_s)
-    batches, held_out = open_data(config)
-    validation = torch.from_numpy(held_out).to(device)
-
-    def read(batch: int, micro_batch: int) -> Tensor:
-        windows = batches.micro_batch(
-            batch, micro_batch, config.trainer.num_micro_batches, position.replica, position.data_parallel
-        )
-        return torch.from_numpy(windows).to(device)
-
+    mesh = _connect(config, position, store, device)
     num_traced = config.pipeline.trace_batches
     traces = [Trace(config.trainer.num_steps - num_traced)] if num_traced > 0 else []
-    with Saver(config, folder, start, position.rank) as saver:
-        runtime = build_runtime(
-            config,
-            mesh,
-            initial_weights_of(config, device),
-            read,
-            validation,
-            [*watchers, *traces, saver],
-            start.step,
-            start.last_norms,
-            stop,
-        )
-        load(config, runtime.states, start)
-        compile_ahead(config, runtime.parts, validation)
-        mesh.meet(config.pipeline.start_timeout_s)
-        with sinks_of(config, folder, start) if position.rank == 0 else nullcontext() as sinks:
-            result = train(config, runtime, sinks, saver, start)
+    result = _train(config, mesh, device, folder, start, stop, [*watchers, *traces])
     for trace in traces:
         trace.write(folder, position.rank)
     mesh.meet(config.pipeline.start_timeout_s)
     dist.destroy_process_group()
     return result
+
+
+def _train(
+    config: Config,
+    mesh: Mesh,
+    device: torch.device,
+    folder: Path,
+    start: Start,
+    stop: Callable[[], bool],
+    watchers: Sequence[Watcher],
+) -> dict[str, float]:
+    """What is between the first message of the ranks and the last."""
+    rank = mesh.position.rank
+    batches, held_out = open_data(config)
+    validation = torch.from_numpy(held_out).to(device)
+    read = _reader(batches, config.trainer.num_micro_batches, mesh.position, device)
+    with Saver(config, folder, start, rank) as saver:
+        runtime = build_runtime(config, mesh, read, validation, start, [*watchers, saver], stop)
+        load(config, runtime.states, start)
+        compile_ahead(config, runtime.parts, validation)
+        mesh.meet(config.pipeline.start_timeout_s)
+        with sinks_of(config, folder, start, rank) as sinks:
+            return train(config, runtime, sinks, saver, start)
+
+
+def _reader(batches: Batches, num_micro_batches: int, position: Position, device: torch.device) -> ReadTokens:
+    """What gives this replica's rows of a micro-batch, on ``device``."""
+
+    def read(batch: int, micro_batch: int) -> Tensor:
+        windows = batches.micro_batch(batch, micro_batch, num_micro_batches, position.replica, position.data_parallel)
+        return torch.from_numpy(windows).to(device)
+
+    return read
 
 
 def _device(config: Config, local_rank: int) -> torch.device:
@@ -96,12 +100,14 @@ def _device(config: Config, local_rank: int) -> torch.device:
     return device
 
 
-def _connect(config: Config, position: Position, store: dist.Store, device: torch.device) -> None:
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(
-        backend,
-        store=store,
-        rank=position.rank,
-        world_size=position.num_ranks,
-        timeout=timedelta(seconds=config.pipeline.start_timeout_s),
-    )
+def _connect(config: Config, position: Position, store: dist.Store, device: torch.device) -> Mesh:
+    """Raises PeerLost where another rank does not come."""
+    with lost("another rank"):
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+            store=store,
+            rank=position.rank,
+            world_size=position.num_ranks,
+            timeout=timedelta(seconds=config.pipeline.start_timeout_s),
+        )
+        return Mesh(position, config.pipeline.timeout_s)

@@ -15,7 +15,7 @@ from asyncpp.data.tokens import data_digest
 from asyncpp.errors import ConfigError, require
 from asyncpp.model.layout import parameter_infos
 from asyncpp.pipeline.clipping import Norms
-from asyncpp.pipeline.stage import StageState
+from asyncpp.pipeline.part import PartState
 from asyncpp.schedule.action import UPDATE, Action
 from asyncpp.trainer.checkpoint.manifest import CheckpointDamaged, CheckpointInfo
 from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, step_of
@@ -134,7 +134,7 @@ def _copy_metrics(checkpoint: Checkpoint, folder: Path) -> None:
     records.write_atomically(folder / records.METRICS_FILE, rows)
 
 
-def load(config: Config, states: Sequence[StageState], start: Start) -> None:
+def load(config: Config, states: Sequence[PartState], start: Start) -> None:
     """Bring ``states`` to ``start``. Raises ConfigError and CheckpointDamaged as load_state does."""
     if start.folder is not None:
         load_state(states, [info.name for info in parameter_infos(config.model)], Checkpoint.open(start.folder))
@@ -172,14 +172,31 @@ class Saver:
         return num_updates == last or (every is not None and num_updates % every == 0)
 
     def save(
-        self, num_updates: int, states: Sequence[StageState], counters: dict[str, Any], val_loss: float | None
+        self,
+        num_updates: int,
+        states: Sequence[PartState],
+        *,
+        last_norms: Norms,
+        skipped_in_a_row: int,
+        metrics_bytes: int,
+        val_loss: float | None,
     ) -> None:
-        """Begin to save; every rank, after the same number of updates. counters, val_loss: of rank 0."""
+        """Begin to save; every rank, after the same number of updates. What Start reads again is rank 0's.
+
+        last_norms: of the batch before, where the next one is clipped by them. metrics_bytes: of the metrics file.
+        val_loss: None where there was no validation after this update.
+        """
         pipeline = self._config.pipeline
+        counters = {
+            "metrics_bytes": metrics_bytes,
+            "skipped_in_a_row": skipped_in_a_row,
+            "last_norms": {str(index): norm for index, norm in last_norms.items()},  # JSON has no other keys
+            "data_digest": self._data_digest,
+        }
         info = CheckpointInfo(
             num_updates,
             self._config.scientific(),
-            {**counters, "data_digest": self._data_digest},
+            counters,
             world={"pipeline": pipeline.name, "stages": pipeline.num_stages, "replicas": pipeline.data_parallel},
             val_loss=val_loss if val_loss is not None and math.isfinite(val_loss) else None,
         )

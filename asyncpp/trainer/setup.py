@@ -16,11 +16,11 @@ from asyncpp.model.layout import parameter_infos, tied_aliases
 from asyncpp.model.llama import Stage, build
 from asyncpp.optim.groups import build_optimizer
 from asyncpp.parameters import ParameterInfo
-from asyncpp.pipeline.clipping import CLIPPINGS, Clipping
-from asyncpp.pipeline.compute import Autocast
-from asyncpp.pipeline.partition import indices_by_part, share_out
+from asyncpp.pipeline.clipping import CLIPPINGS, Clipping, Norms
+from asyncpp.pipeline.compute import Autocast, Compute
+from asyncpp.pipeline.part import PartState
+from asyncpp.pipeline.partition import assign_owners, indices_by_part
 from asyncpp.pipeline.simulator import Simulator
-from asyncpp.pipeline.stage import StageState
 from asyncpp.pipeline.weights import WeightVersions
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def describe(config: Config) -> str:
     """The run's parameters, parts and groups of parameters, without allocating any of them."""
     infos = parameter_infos(config.model)
     lines = [f"{config.run_name()}: {sum(info.num_elements for info in infos):,} parameters"]
-    for part in range(config.profile.num_stages):
+    for part in range(config.profile.num_parts):
         state = build_state(config, part, lambda owned: [torch.empty(info.shape, device="meta") for info in owned])
         layers = config.layers[part]
         size = f"{len(layers)} layers, {state.num_parameters:,} parameters"
@@ -52,19 +52,19 @@ def prepare_torch(config: Config) -> None:
         torch.set_deterministic_debug_mode("error")
 
 
-def build_simulator(config: Config) -> Simulator:
-    """The training state before the first update."""
+def build_simulator(config: Config, last_norms: Norms | None = None) -> Simulator:
+    """The training state before the first update. last_norms: as in Simulator."""
     infos = parameter_infos(config.model)
     weights_of = initial_weights_of(config, torch.device(config.trainer.device))
     return Simulator(
         module=build_module(config),
         names=[info.name for info in infos],
         aliases=tied_aliases(config.model),
-        stages=[build_state(config, part, weights_of) for part in range(config.profile.num_stages)],
+        parts=[build_state(config, part, weights_of) for part in range(config.profile.num_parts)],
         num_micro_batches=config.trainer.num_micro_batches,
         clipping=build_clipping(config),
-        autocast=build_autocast(config),
-        end_of_document=masked_end_of_document(config),
+        compute=build_compute(config),
+        last_norms=last_norms,
     )
 
 
@@ -84,7 +84,7 @@ def initial_weights_of(config: Config, device: torch.device) -> WeightsOf:
     return lambda infos: [weight.to(device, dtype) for weight in initial_weights(config.model, config.seed, infos)]
 
 
-def build_state(config: Config, part: int, weights_of: WeightsOf, replica: int = 0) -> StageState:
+def build_state(config: Config, part: int, weights_of: WeightsOf, replica: int = 0) -> PartState:
     """The training state of one part of the model. Where it is simulated a tied head has no state of its own.
 
     replica: which of the pipeline's copies this is, where they share out the updates.
@@ -98,11 +98,11 @@ def build_state(config: Config, part: int, weights_of: WeightsOf, replica: int =
     correction = get_class(config.correction.correction)
     owners = None
     if config.pipeline.shard_optimizer:
-        owners = share_out([info.num_elements for info in owned], config.pipeline.data_parallel)
+        owners = assign_owners([info.num_elements for info in owned], config.pipeline.data_parallel)
     mine = [place for place in range(len(owned)) if owners is None or owners[place] == replica]
     updated = [weights[place] for place in mine]
-    return StageState(
-        stage=part,
+    return PartState(
+        part=part,
         indices=indices,
         profile=profile,
         versions=WeightVersions(weights, profile.delays[part]),
@@ -117,11 +117,13 @@ def build_clipping(config: Config) -> Clipping:
     return CLIPPINGS[config.trainer.clip_by](config.trainer.max_grad_norm)
 
 
-def masked_end_of_document(config: Config) -> int | None:
-    """The token that attention does not look past, which the prepared tokens know; None where there is no mask."""
-    return end_of_document(config.data) if config.data.document_mask else None
-
-
-def build_autocast(config: Config) -> Autocast:
+def build_compute(config: Config) -> Compute:
+    """The prepared tokens know which one ends a document."""
     dtype = config.trainer.autocast
-    return Autocast(config.trainer.device.partition(":")[0], None if dtype is None else getattr(torch, dtype))
+    autocast = Autocast(config.trainer.device.partition(":")[0], None if dtype is None else getattr(torch, dtype))
+    return Compute(autocast, end_of_document(config.data) if config.data.document_mask else None)
+
+
+def build_lr_factor(config: Config) -> Callable[[int], float]:
+    """What a batch's peak learning rates are multiplied by."""
+    return lambda batch: config.lr_schedule.factor(batch, config.trainer.num_steps)

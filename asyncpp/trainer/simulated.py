@@ -8,9 +8,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from asyncpp.pipeline.clipping import Norms
+from asyncpp.pipeline.part import PartState
 from asyncpp.pipeline.record import BatchRecord
 from asyncpp.pipeline.simulator import Simulator
-from asyncpp.pipeline.stage import StageState
 from asyncpp.trainer.probes import StalenessProbe
 
 
@@ -18,8 +18,7 @@ class Simulated:
     """batches: numbers and tokens, int64 (sequences, sequence_length + 1). validation: tokens likewise.
 
     eval_batch_size: sequences of one validation forward. probe_every: see probes.py; None probes nothing.
-    stop: whether the run was asked to. before_update: see Simulator.train_batch. last_norms: of the batch
-    before the first one here, where the run goes on from a checkpoint.
+    stop: whether the run was asked to. before_update: see Simulator.train_batch.
     """
 
     def __init__(
@@ -32,9 +31,7 @@ class Simulated:
         probe_every: int | None,
         stop: Callable[[], bool] = lambda: False,
         before_update: Callable[[], None] | None = None,
-        last_norms: Norms | None = None,
     ) -> None:
-        simulator.last_norms = last_norms
         self._simulator = simulator
         self._batches = batches
         self._lr_factor = lr_factor
@@ -52,13 +49,14 @@ class Simulated:
             yield replace(record, metrics=record.metrics | self._probe.after_update(step))
 
     @property
-    def states(self) -> Sequence[StageState]:
+    def states(self) -> Sequence[PartState]:
         """Of all parts of the model."""
-        return self._simulator.stages
+        return self._simulator.parts
 
     def last_norms(self, num_updates: int) -> Norms:
-        """The norms of all parameters' gradients in the last batch."""
-        return self._simulator.last_norms or {}
+        """The norms of all parameters' gradients in the last batch, where the next one is clipped by them."""
+        norms = self._simulator.last_norms if self._simulator.clipping.asks_for_last else None
+        return norms or {}
 
     def stops_after(self, num_updates: int) -> bool:
         return self._stop()

@@ -15,9 +15,9 @@ from hydra.utils import get_class
 from asyncpp import records
 from asyncpp.pipeline.record import BatchRecord
 from asyncpp.records import Status
+from asyncpp.trainer.ending import ending_of
 from asyncpp.trainer.progress import Progress, progress_for
 from asyncpp.trainer.saving import Start
-from asyncpp.trainer.stop import Stopped
 from asyncpp.trainer.tracking.mirror import Mirror
 from asyncpp.trainer.tracking.tracker import TrackedRun
 
@@ -54,7 +54,7 @@ class Sinks:
         self._progress.stop()
         self._metrics.close()
         if self._mirror is not None:
-            self._mirror.close(_status(kind), self._summary)
+            self._mirror.close(Status.FINISHED if error is None else ending_of(error).status, self._summary)
 
     def step(self, step: int, record: BatchRecord, lr: float) -> None:
         """The row of one step.
@@ -104,8 +104,32 @@ class Sinks:
             self._mirror.log(row)
 
 
-def sinks_of(config: Config, folder: Path, start: Start) -> Sinks:
-    """The sinks of a run in ``folder`` from ``start`` on."""
+class NoSinks:
+    """Of a rank that does not keep the books: Sinks that record nothing."""
+
+    def __enter__(self) -> NoSinks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        pass
+
+    def step(self, step: int, record: BatchRecord, lr: float) -> None:
+        pass
+
+    def metrics_bytes(self) -> int:
+        return 0
+
+    def validation(self, num_updates: int, losses: Mapping[str, float]) -> None:
+        pass
+
+    def result(self, result: Mapping[str, float]) -> None:
+        pass
+
+
+def sinks_of(config: Config, folder: Path, start: Start, rank: int = 0) -> Sinks | NoSinks:
+    """Of a run in ``folder`` from ``start`` on; rank 0 records for all."""
+    if rank > 0:
+        return NoSinks()
     tokens_per_step = config.trainer.batch_size * config.data.sequence_length
     progress = progress_for(folder.name, config.trainer.num_steps, tokens_per_step, start.step)
     return Sinks(folder, progress, tokens_per_step, start.metrics_bytes, _mirror_of(config, folder, start))
@@ -117,10 +141,3 @@ def _mirror_of(config: Config, folder: Path, start: Start) -> Mirror | None:
         return None
     path, run = logger.tracker, TrackedRun(folder, config.sweep_name, config.hash(), asdict(config), start.step)
     return Mirror(logger.name, lambda: get_class(path)(logger, run))
-
-
-def _status(kind: type[BaseException] | None) -> Status:
-    """How a launch ended, by what it raised."""
-    if kind is None:
-        return Status.FINISHED
-    return Status.INTERRUPTED if issubclass(kind, (Stopped, KeyboardInterrupt)) else Status.FAILED

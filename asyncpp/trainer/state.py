@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from asyncpp.pipeline.stage import StageState
+from asyncpp.pipeline.part import PartState
 from asyncpp.trainer.checkpoint.names import correction_name, optimizer_name, weight_name
 from asyncpp.trainer.checkpoint.reader import Checkpoint
 
 
-def state_tensors(states: Sequence[StageState], names: Sequence[str]) -> dict[str, Tensor]:
+def state_tensors(states: Sequence[PartState], names: Sequence[str]) -> dict[str, Tensor]:
     """What ``states`` hold between two updates, live, by the checkpoint's names. names: of all parameters.
 
     Of replicas, which hold the same weights, the first gives those; each gives the state that it updates.
@@ -37,7 +37,7 @@ def state_tensors(states: Sequence[StageState], names: Sequence[str]) -> dict[st
 
 
 @torch.no_grad()
-def load_state(states: Sequence[StageState], names: Sequence[str], checkpoint: Checkpoint) -> None:
+def load_state(states: Sequence[PartState], names: Sequence[str], checkpoint: Checkpoint) -> None:
     """Bring ``states`` to the step of ``checkpoint``. Raises ConfigError where it lacks a tensor, CheckpointDamaged."""
     step = checkpoint.info.step
     for state in states:

@@ -19,7 +19,6 @@ from asyncpp.pipeline.mesh import Mesh
 from asyncpp.pipeline.runtime import Runtime
 from asyncpp.trainer.launch import PRELOAD
 from asyncpp.trainer.processes import build_runtime
-from asyncpp.trainer.setup import initial_weights_of
 
 TIMEOUT_S = 300.0
 
@@ -93,7 +92,6 @@ def runtime_of(config: Config, mesh: Mesh) -> Runtime:
     return build_runtime(
         config,
         mesh,
-        initial_weights_of(config, device),
         lambda batch, micro_batch: windows[micro_batch],
         tokens(1, config).to(device),
     )

@@ -23,8 +23,6 @@ from eval.results import packed_marks
 from labels import BENCHMARKS
 from significance import difference
 from table_formats import MISSING
-from eval import benchmarks
-from labels import BENCHMARKS
 
 NUM_ITEMS = 200
 CONF = Path(__file__).parents[2] / "conf"

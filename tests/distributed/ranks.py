@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from asyncpp.config import Config
-from asyncpp.model.init import initial_weights
 from asyncpp.pipeline.mesh import Mesh, Position
 from asyncpp.trainer.compiling import compile_ahead
 from asyncpp.trainer.processes import build_runtime
@@ -31,16 +28,12 @@ class Outcome:
 def train_pipeline(mesh: Mesh, config: Config, windows: Tensor, validation: Tensor) -> Outcome:
     """One rank of ``config``'s pipeline on ``windows``, int64 (num_steps, batch_size, sequence_length + 1)."""
     position = mesh.position
-    dtype = getattr(torch, config.trainer.dtype)
 
     def read(batch: int, micro_batch: int) -> Tensor:
         share = windows[batch].chunk(position.data_parallel)[position.replica]
         return share.chunk(config.trainer.num_micro_batches)[micro_batch]
 
-    def weights_of(infos: Any) -> list[Tensor]:
-        return [weight.to(dtype) for weight in initial_weights(config.model, config.seed, infos)]
-
-    runtime = build_runtime(config, mesh, weights_of, read, validation)
+    runtime = build_runtime(config, mesh, read, validation)
     compile_ahead(config, runtime.parts, validation)
     mesh.meet(300.0)
     records, losses = [], []

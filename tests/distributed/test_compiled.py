@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch._dynamo.utils as dynamo
@@ -11,7 +9,6 @@ from distributed.ranks import on_ranks
 from distributed.test_parity import COMMON, NUM_STEPS, compare, simulate, sizes, tokens
 
 from asyncpp.config import Config
-from asyncpp.model.init import initial_weights
 from asyncpp.pipeline.mesh import Mesh, Position
 from asyncpp.trainer.compiling import compile_ahead
 from asyncpp.trainer.processes import build_runtime
@@ -63,11 +60,8 @@ def count_graphs(rank: int, config: Config, windows: torch.Tensor, validation: t
     def read(batch: int, micro_batch: int) -> torch.Tensor:
         return windows[batch].chunk(config.trainer.num_micro_batches)[micro_batch]
 
-    def weights_of(infos: Any) -> list[torch.Tensor]:
-        return initial_weights(config.model, config.seed, infos)
-
     mesh = Mesh(Position(rank, 2, 1), timeout_s=60.0)
-    runtime = build_runtime(config, mesh, weights_of, read, validation)
+    runtime = build_runtime(config, mesh, read, validation)
     compile_ahead(config, runtime.parts, validation)
     before = num_graphs()
     mesh.meet(300.0)

@@ -19,7 +19,6 @@ from asyncpp.plan import from_hydra as plan_from_hydra
 from asyncpp.planner.memory import GROUP_ELEMENTS
 from asyncpp.planner.stages import Stage, cut
 from asyncpp.trainer.processes import build_runtime
-from asyncpp.trainer.setup import initial_weights_of
 
 NUM_STEPS, FULL = 6, 3  # batches, and the first that finds every version and sum there
 COMMON = ("data=sotu", "pipeline.num_stages=2", f"trainer.num_steps={NUM_STEPS}")
@@ -59,8 +58,7 @@ def measure_one(mesh: Mesh, config: Config, windows: Tensor) -> Held:
 
     gc.collect()  # the run before, or its end would be counted here
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        weights_of = initial_weights_of(config, torch.device("cpu"))
-        runtime = build_runtime(config, mesh, weights_of, read, windows[0, :2])
+        runtime = build_runtime(config, mesh, read, windows[0, :2])
         for batch, _ in enumerate(runtime.train()):
             if batch == FULL:
                 with record_function("full"):

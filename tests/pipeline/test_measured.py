@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncpp.pipeline.measured import measured_timeline, planned_timeline, shares
+from asyncpp.pipeline.measured import measured_timeline, planned_timeline, time_fractions
 from asyncpp.pipeline.trace import RECORD, Trace, read_trace
 from asyncpp.schedule.action import UPDATE, Shape, backward, forward, update
 from asyncpp.schedule.builders import BUILDERS, build
@@ -61,7 +61,7 @@ def test_the_steady_state_of_a_window_is_that_of_the_whole_run(name, num_stages,
         inside = (starts >= offset) & (starts < offset + (end - begin) / 1e3 - 1e-6)
         busy = inside & np.array([action.kind in ("F", "B", "U") for action in actions])
         busy_s = (whole.end[stage] - starts)[busy].sum()
-        own = shares(measured, stage)
+        own = time_fractions(measured, stage)
         assert own is not None
         assert own.compute + own.update == pytest.approx(busy_s / ((end - begin) / 1e3), abs=1e-5)
         assert sum(asdict(own).values()) == pytest.approx(1.0)
@@ -95,13 +95,13 @@ def test_the_plan_takes_what_the_actions_took(name):
 
 def test_waiting_is_told_apart():
     whole = run("one_f_one_b", 2, 4, 5)
-    own = shares(measured_timeline("one_f_one_b", shape_of(whole), records_of(whole, 0)), 1)
+    own = time_fractions(measured_timeline("one_f_one_b", shape_of(whole), records_of(whole, 0)), 1)
     assert own is not None and own.wait_norm > 0.01 and own.wait_receive > 0.01
     later = records_of(whole, 0)
     for record in later[1]:
         if record["kind"] == UPDATE.value:
             record["start_s"] -= 0.1  # of the wait for the norm, a part was the update's work
-    moved = shares(measured_timeline("one_f_one_b", shape_of(whole), later), 1)
+    moved = time_fractions(measured_timeline("one_f_one_b", shape_of(whole), later), 1)
     assert moved is not None and moved.wait_norm < own.wait_norm
     assert moved.update - own.update == pytest.approx(own.wait_norm - moved.wait_norm)
     assert moved.wait_receive == own.wait_receive

@@ -14,14 +14,14 @@ from asyncpp.pipeline.update import clip, parameter_norms
 from asyncpp.trainer.setup import build_simulator
 
 
-def stage_of(*indices: int) -> SimpleNamespace:
+def part_of(*indices: int) -> SimpleNamespace:
     return SimpleNamespace(indices=indices)
 
 
 def test_norms_3_and_4_with_limit_1_are_scaled_by_a_fifth():
-    """One stage's gradient has norm 3, the other's 4."""
+    """One part's gradient has norm 3, the other's 4."""
     gradients = [[torch.full((9,), 1.0)], [torch.full((2, 2), 2.0)]]
-    norms = [parameter_norms(stage_of(stage), owned) for stage, owned in enumerate(gradients)]
+    norms = [parameter_norms(part_of(part), owned) for part, owned in enumerate(gradients)]
     whole = norms[0] | norms[1]
     decisions = [ByGlobalNorm(1.0).decide(0, own, {0: whole}.get) for own in norms]
     assert total_norm(whole) == 5.0
@@ -71,7 +71,7 @@ def test_the_norm_does_not_depend_on_the_split():
 
 
 def test_norms_are_in_double_precision():
-    norms = parameter_norms(stage_of(4, 7), [torch.full((4,), 1e30), torch.full((4,), 1e-30)])
+    norms = parameter_norms(part_of(4, 7), [torch.full((4,), 1e30), torch.full((4,), 1e-30)])
     assert list(norms) == [4, 7] and list(norms.values()) == pytest.approx([2e30, 2e-30])
 
 
@@ -94,10 +94,10 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_the_rule_still_holds(m
     simulator = build_simulator(make_config(f"correction={correction}", "trainer.dtype=float64"))
     for step in range(3):
         simulator.train_batch(step, torch.arange(40).view(4, 10) + step, 1.0)
-    stage = simulator.stages[0]
+    part = simulator.parts[0]
     before = [weight.clone() for weight in simulator.newest_weights()]
-    state = {key: value.clone() for key, value in stage.optimizer.state_dict().items()}
-    last_update = [u.clone() for u in stage.correction.state.get("previous_update", [])]
+    state = {key: value.clone() for key, value in part.optimizer.state_dict().items()}
+    last_update = [u.clone() for u in part.correction.state.get("previous_update", [])]
     honest = simulator.differentiate
 
     def poisoned(weights, windows):
@@ -113,7 +113,7 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_the_rule_still_holds(m
     expected = expected or [decay * x for x in before]
     for weight, wanted in zip(simulator.newest_weights(), expected, strict=True):
         torch.testing.assert_close(weight, wanted, rtol=0, atol=1e-15)
-    assert all(torch.equal(state[key], value) for key, value in stage.optimizer.state_dict().items())
+    assert all(torch.equal(state[key], value) for key, value in part.optimizer.state_dict().items())
 
 
 def test_staleness_is_measured_from_the_versions(make_config):
@@ -127,7 +127,7 @@ def test_staleness_is_measured_from_the_versions(make_config):
 def test_an_update_of_the_wrong_batch_is_refused(make_config):
     simulator = build_simulator(make_config())
     simulator.train_batch(0, torch.arange(40).view(4, 10), 1.0)
-    with pytest.raises(LookupError, match="stage 0 is at weight version 1, not 0"):
+    with pytest.raises(LookupError, match="part 0 is at weight version 1, not 0"):
         simulator.train_batch(0, torch.arange(40).view(4, 10), 1.0)
 
 

@@ -67,7 +67,7 @@ def test_state_that_replicas_share_out_takes_the_bytes_of_the_largest_share(make
     for stage, (plan, unsharded) in enumerate(zip(cut(planned), whole, strict=True)):
         shares = []
         for replica in range(3):
-            parts = range(config.profile.num_stages)[stage::2]
+            parts = range(config.profile.num_parts)[stage::2]
             states = [build_state(config, part, weights_of, replica) for part in parts]
             shares.append(sum(s.optimizer.num_state_elements() + s.correction.num_state_elements() for s in states))
         assert plan.memory.optimizer_state + plan.memory.correction_state == 4 * max(shares)
@@ -80,22 +80,22 @@ def compare(planned: PlanConfig, simulator: Simulator) -> None:
     delays = planned.delay.profile(planned.pipeline).delays
     for step in range(max(delays) + 2):
         gradients = gradients_of(simulator, step)
-    newest = [weight for stage in simulator.stages for weight in stage.versions.at(stage.versions.newest)]
+    newest = [weight for part in simulator.parts for weight in part.versions.at(part.versions.newest)]
     versions = [
         weight
-        for stage in simulator.stages
-        for version in range(stage.versions.oldest, stage.versions.newest)
-        for weight in stage.versions.at(version)
+        for part in simulator.parts
+        for version in range(part.versions.oldest, part.versions.newest)
+        for weight in part.versions.at(version)
     ]
     state = [
         tensor
-        for stage in simulator.stages
-        for group in stage.optimizer.groups
+        for part in simulator.parts
+        for group in part.optimizer.groups
         for tensors in group.rule.state.values()
         for tensor in tensors
     ]
     correction = [
-        tensor for stage in simulator.stages for tensors in stage.correction.state.values() for tensor in tensors
+        tensor for part in simulator.parts for tensors in part.correction.state.values() for tensor in tensors
     ]
     (stage,) = cut(planned)
     expected = stage.memory

@@ -11,12 +11,12 @@ import torch
 from asyncpp import records
 from asyncpp.config import Config, from_hydra
 from asyncpp.hydra_command import compose_overrides
-from asyncpp.trainer import run as run_module
 from asyncpp.trainer import saving
 from asyncpp.trainer.checkpoint import writer
 from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER
 from asyncpp.trainer.checkpoint.reader import Checkpoint, newest_valid
 from asyncpp.trainer.run import run
+from asyncpp.trainer.simulated import Simulated
 
 NUM_STEPS = 8
 SMALL = (
@@ -70,7 +70,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch):
         def stops_after(self, done: int) -> bool:
             return done == num_updates
 
-        monkeypatch.setattr(run_module.Simulated, "stops_after", stops_after)
+        monkeypatch.setattr(Simulated, "stops_after", stops_after)
 
     return arrange
 

@@ -16,8 +16,8 @@ from asyncpp.config import Config, from_hydra
 from asyncpp.errors import ConfigError
 from asyncpp.hydra_command import compose_overrides
 from asyncpp.records import Status
-from asyncpp.trainer import run as run_module
 from asyncpp.trainer.run import run
+from asyncpp.trainer.simulated import Simulated
 from asyncpp.trainer.tracking import mirror as mirror_module
 from asyncpp.trainer.tracking.mirror import Mirror
 from asyncpp.trainer.tracking.tracker import TrackedRun, Tracker
@@ -56,7 +56,7 @@ def merged_by_step(rows: list[dict]) -> dict[int, dict]:
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, num_updates: int | None) -> None:
-    monkeypatch.setattr(run_module.Simulated, "stops_after", lambda self, done: done == num_updates)
+    monkeypatch.setattr(Simulated, "stops_after", lambda self, done: done == num_updates)
 
 
 def offline_files(config: Config) -> list[Path]:

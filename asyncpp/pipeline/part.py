@@ -1,4 +1,7 @@
-"""The training state of one stage between two updates: weight versions, optimizer and correction."""
+"""A part of the model, consecutive layers, as a stage trains it: its modules, and its state between two updates.
+
+A stage has one part, or with an interleaved schedule several, by chunk; the simulator has the states of all parts.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,21 @@ from torch import Tensor
 from asyncpp.correction.base import Correction
 from asyncpp.optim.groups import Optimizer
 from asyncpp.pipeline.delay import DelayProfile, version_of
+from asyncpp.pipeline.versioned_modules import VersionedModules
 from asyncpp.pipeline.weights import WeightVersions
 
 
 @dataclass
-class StageState:
-    """stage: its number. indices: positions of its parameters in the canonical list, which lists here are aligned with.
+class PartState:
+    """part: its place in the model. indices: positions of its parameters in the canonical list, which lists here are
+    aligned with.
 
-    profile: the configured delays. owners: for each parameter, which of the replicas of this stage updates it, where
+    profile: the configured delays. owners: for each parameter, which of the replicas of this part updates it, where
     they share that work out; None: each of them updates all. replica: this one's number. Optimizer and correction are
     of the parameters that this one updates.
     """
 
-    stage: int
+    part: int
     indices: Sequence[int]
     profile: DelayProfile
     versions: WeightVersions
@@ -46,8 +51,8 @@ class StageState:
         return sum(weight.numel() for weight in self.versions.current)
 
     def version_for(self, batch: int) -> int:
-        """The weight version that ``batch`` differentiates on this stage."""
-        return version_of(batch, self.correction.delay(batch, self.profile.delay(self.stage, batch)))
+        """The weight version that ``batch`` differentiates in this part."""
+        return version_of(batch, self.correction.delay(batch, self.profile.delay(self.part, batch)))
 
     def z_weights(self) -> list[Tensor] | None:
         """The newest weights as the correction reads them at z, or None where it has no such reading.
@@ -57,3 +62,13 @@ class StageState:
         last = self.versions.newest - 1
         staleness = last - self.version_for(last) if last >= 0 else 0
         return self.correction.z_weights(self.own(self.versions.current), staleness)
+
+
+@dataclass
+class Part:
+    """A part of the model in a process that computes it. is_first, is_last: of the whole model."""
+
+    state: PartState
+    modules: VersionedModules
+    is_first: bool
+    is_last: bool
