@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from asyncpp.errors import ConfigError
-from asyncpp.pipeline.partition import share_out
+from asyncpp.pipeline.partition import assign_owners
 from asyncpp.planner.config import PlanConfig
 from asyncpp.planner.memory import (
     Held,
@@ -190,7 +190,7 @@ def _updated_by_replica(
     updated: list[set[str]] = [set() for _ in range(pipeline.data_parallel)]
     for part in parts:
         infos = [info for unit in part.units for info in held_parameters(unit, with_embedding)]
-        owners = share_out([info.num_elements for info in infos], pipeline.data_parallel)
+        owners = assign_owners([info.num_elements for info in infos], pipeline.data_parallel)
         for info, owner in zip(infos, owners, strict=True):
             updated[owner].add(info.name)
     return updated
