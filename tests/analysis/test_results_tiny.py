@@ -1,0 +1,62 @@
+"""What the repository says of its own runs is what the analysis makes of the runs that it keeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from claims import judge_claims
+from documents import SUFFIXES, make_documents
+from experiments import Experiments, load_experiments
+from ledger.report import summary
+from table_formats import markdown_table
+from tables import optimizer_tables
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results-tiny"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def experiments() -> Experiments:
+    return load_experiments(RESULTS / "runs")
+
+
+def rows_of(markdown: str) -> list[list[str]]:
+    lines = [line.strip("|").split("|") for line in markdown.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line] for line in lines if not set("".join(line)) <= set(":- ")]
+
+
+def test_every_table_that_is_kept_is_made_of_the_runs_that_are_kept(experiments: Experiments) -> None:
+    documents = make_documents(experiments, num_stages=4, num_micro_batches=4).tables
+    made = {f"{document.file_name}{suffix}" for document in documents for suffix in SUFFIXES}
+    assert made == {file.name for file in RESULTS.glob("ta*") if file.is_file()} | {
+        file.name for file in RESULTS.glob("time_to_loss.*")
+    }
+    for document in documents:
+        for suffix, text in zip(SUFFIXES, document.texts, strict=True):
+            assert (RESULTS / f"{document.file_name}{suffix}").read_text(encoding="utf-8") == text
+
+
+def test_the_verdicts_that_are_kept_and_those_of_the_readme_are_the_ledgers(experiments: Experiments) -> None:
+    claims = judge_claims(experiments)
+    kept = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["claims"]
+    assert kept == json.loads(json.dumps([claim.as_dict() for claim in claims]))
+    in_readme = rows_of(README)
+    for row in rows_of(summary(claims)):
+        assert row in in_readme
+
+
+def test_the_demos_tables_in_the_readme_are_those_of_its_runs(experiments: Experiments) -> None:
+    """The demo's six runs are seed 0 of AdamW and Muon in Table 2."""
+    frame: pd.DataFrame = experiments.frames["optimizers"]["tiny"]
+    own = frame[(frame["seed"] == 0) & frame["optimizer"].isin(["adamw", "muon"])]
+    of_demo = replace(experiments, frames={**experiments.frames, "optimizers": {"tiny": own}})
+    in_readme = rows_of(README)
+    for table in optimizer_tables(of_demo):
+        for row in rows_of(markdown_table(table)):
+            assert row in in_readme
