@@ -154,7 +154,7 @@ def _costs(pieces: Sequence[Unit]) -> list[float]:
 
 
 def _added_bytes(config: PlanConfig, unit: Unit, held: Held, with_embedding: bool) -> float:
-    """At least, where the replicas share out the updates: no share is smaller than an even one."""
+    """At least, where the replicas share out the updates: the largest share is no smaller than an even one."""
     memory = unit_memory(config, unit, held, with_embedding)
     pipeline = config.pipeline
     even_share = 1.0 / pipeline.data_parallel if pipeline.shard_optimizer else 1.0
