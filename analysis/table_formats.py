@@ -96,7 +96,7 @@ def _legend(table: Table) -> list[str]:
             1,
             "recovered = (async - async with EF) / gap, computed from the losses, the paper's too; ours with [95 % "
             "bootstrap interval over seeds, from three on, which with three is their range and covers the truth 70 "
-            f"times in 100], the paper's with [what its rounding allows]{_printed_shares()}.",
+            f"times in 100], the paper's with [what its rounding allows]{_printed_shares(table)}.",
         )
         reasons = {row.ours.undefined for row in table.rows if row.ours}
         if NO_GAP in reasons:
@@ -106,10 +106,12 @@ def _legend(table: Table) -> list[str]:
     return notes
 
 
-def _printed_shares() -> str:
+def _printed_shares(table: Table) -> str:
     """Shares that the paper prints, and that its losses do not give."""
+    shown = {row.optimizer for row in table.rows if row.paper}
     printed = paper()["small_model"]["printed_recovered_fraction"]
-    return "".join(f"; it prints {entry['value']:.0%} for {optimizer_title(name)}" for name, entry in printed.items())
+    shares = [(name, entry["value"]) for name, entry in printed.items() if name in shown]
+    return "".join(f"; it prints {100 * value:.0f} % for {optimizer_title(name)}" for name, value in shares)
 
 
 def _source(table: Table, row: Row) -> str:
