@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -109,7 +110,7 @@ def _legend(table: Table) -> list[str]:
 def _printed_shares(table: Table) -> str:
     """Shares that the paper prints, and that its losses do not give."""
     shown = {row.optimizer for row in table.rows if row.paper}
-    printed = paper()["small_model"]["printed_recovered_fraction"]
+    printed: dict[str, dict[str, Any]] = paper()["small_model"]["printed_recovered_fraction"]
     shares = [(name, entry["value"]) for name, entry in printed.items() if name in shown]
     return "".join(f"; it prints {100 * value:.0f} % for {optimizer_title(name)}" for name, value in shares)
 
