@@ -219,9 +219,10 @@ def test_a_loss_that_is_not_finite_is_no_result(tmp_path, data):
 def test_a_dry_run_describes_every_parameter_once_and_leaves_nothing(tmp_path):
     result = train("trainer.dry_run=true", "optimizer=muon", "pipeline.num_stages=2", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    data_line, budget, memory, first, *lines = result.stdout.splitlines()
+    data_line, budget, hardware, memory, first, *lines = result.stdout.splitlines()
     assert data_line == "data: data/sotu is not prepared; the run prepares it, without a download"
     assert budget == "budget: 400 steps of 1,024 tokens are 409,600; micro-batches a step: 1"
+    assert hardware.startswith("hardware: planned as cpu, ")
     assert memory.startswith("memory of rank 0: 0.0")
     assert first.endswith(": 787,296 parameters")
     assert [line for line in lines if line.startswith("part")] == [
