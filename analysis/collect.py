@@ -32,7 +32,7 @@ from asyncpp.records import (
     write_json,
 )
 from outputs import output_folder, report_passed_over
-from runs import UNREADABLE, read_runs
+from runs import UNREADABLE, PassedOver, UnusableRun, read_runs
 
 LOCATIONS = (("runs_dir",), ("data", "root"))
 DROPPED = ("time/", "optim/", "pipeline/")  # prefixes of the metrics that nothing here reads
@@ -50,18 +50,27 @@ def main(options: CollectOptions) -> None:
     apart = not options.out.resolve().is_relative_to(options.runs.resolve())
     require(apart, "out", options.out, f"expected a folder outside runs={options.runs}")
     output_folder(options.out)
-    copies = [reduce(row["folder"], options.out / row["folder"].relative_to(options.runs)) for row in read.rows]
+    copies, passed_over = [], list(read.passed_over)
+    for run in (row["folder"] for row in read.rows):
+        try:
+            copies.append(reduce(run, options.out / run.relative_to(options.runs)))
+        except UnusableRun as reason:
+            passed_over.append(PassedOver(run, str(reason)))
     num_bytes = sum(file.stat().st_size for copy in copies for file in copy.rglob("*") if file.is_file())
     if options.json:
-        passed_over = [entry.as_dict() for entry in read.passed_over]
-        print(json.dumps({"num_runs": len(copies), "num_bytes": num_bytes, "passed_over": passed_over}, indent=2))
+        listed = [entry.as_dict() for entry in passed_over]
+        print(json.dumps({"num_runs": len(copies), "num_bytes": num_bytes, "passed_over": listed}, indent=2))
         return
-    report_passed_over(read.passed_over)
+    report_passed_over(passed_over)
     print(f"{len(copies)} runs, {num_bytes / 1e6:.1f} MB: {options.out}")
 
 
 def reduce(run: Path, copy: Path) -> Path:
-    """Write the reduced ``run`` to the folder ``copy``, the summary last, and return it."""
+    """Write the reduced ``run`` to the folder ``copy``, the summary last, and return it.
+
+    Raises UnusableRun, with nothing written, where its metrics cannot be read.
+    """
+    metrics = _metrics(run / METRICS_FILE)
     copy.mkdir(parents=True, exist_ok=True)
     config = yaml.safe_load((run / CONFIG_FILE).read_text(encoding="utf-8"))
     for *sections, key in LOCATIONS:
@@ -73,7 +82,7 @@ def reduce(run: Path, copy: Path) -> Path:
     environment = _json(run / ENVIRONMENT_FILE)
     if environment:
         write_json(copy / ENVIRONMENT_FILE, {key: value for key, value in environment.items() if key != "command"})
-    write_atomically(copy / METRICS_FILE, "".join(f"{line}\n" for line in _metrics(run / METRICS_FILE)))
+    write_atomically(copy / METRICS_FILE, "".join(f"{line}\n" for line in metrics))
     for scores in sorted((run / "eval").glob("*.json")):
         (copy / "eval").mkdir(exist_ok=True)
         write_atomically(copy / "eval" / scores.name, scores.read_text(encoding="utf-8"))
@@ -82,11 +91,11 @@ def reduce(run: Path, copy: Path) -> Path:
 
 
 def _metrics(path: Path) -> list[str]:
-    """The rows that are kept, as JSON without spaces; none of a file that cannot be read."""
+    """The rows that are kept, as JSON without spaces. Raises UnusableRun."""
     try:
         rows = [{key: row[key] for key in row if not key.startswith(DROPPED)} for row in read_metrics(path)]
     except UNREADABLE:
-        return []
+        raise UnusableRun(f"{METRICS_FILE} cannot be read") from None
     return [json.dumps(row, separators=(",", ":")) for row in rows if row.keys() - {"step"}]
 
 

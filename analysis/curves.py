@@ -44,9 +44,9 @@ def loss_curves(frame: pd.DataFrame) -> LossCurves:
     """
     compared = frame[frame["condition"].isin(list(CONDITIONS))]
     losses, passed_over = {}, []
-    for index, folder in compared["folder"].items():
+    for index, folder, num_steps in compared[["folder", "num_steps"]].itertuples():
         try:
-            losses[index] = _losses(folder)
+            losses[index] = _losses(folder, num_steps)
         except UnusableRun as reason:
             passed_over.append(PassedOver(folder, str(reason)))
     accepted = f"expected runs of Tables 1 and 2 with a {METRICS_FILE}"
@@ -62,9 +62,11 @@ def loss_curves(frame: pd.DataFrame) -> LossCurves:
     return LossCurves(pd.concat(points, ignore_index=True), quantity, passed_over)
 
 
-def _losses(folder: Path) -> tuple[pd.Series, pd.Series]:
-    """Validation and training losses by step. Raises UnusableRun where there are none that can be read."""
+def _losses(folder: Path, num_steps: int) -> tuple[pd.Series, pd.Series]:
+    """Validation and training losses by step. Raises UnusableRun where there are none that can be read, or not all."""
     validation, training = series(folder, "val/loss", "train/loss")
     if training.empty:
         raise UnusableRun(f"{METRICS_FILE} has no losses")
+    if training.index.max() != num_steps - 1:
+        raise UnusableRun(f"{METRICS_FILE} ends at step {training.index.max()} of {num_steps}")
     return validation, training

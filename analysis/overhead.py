@@ -41,14 +41,15 @@ class Overhead:
     reaches_sync: bool
 
 
-def validation_curve(folder: Path, tokens_of_step: float) -> pd.Series | None:
-    """Validation losses by tokens seen, of the run in ``folder``. None where there are none to be read."""
+def validation_curve(folder: Path, num_steps: int, tokens_of_step: float) -> pd.Series | None:
+    """Validation losses by tokens seen, of the run in ``folder``. None where they cannot be read, or do not come to its
+    last step, ``num_steps``: a curve that was cut short would reach no loss of the other's end."""
     try:
         (losses,) = series(folder, VALIDATION_KEY, containing=VALIDATION_KEY)  # a row in a hundred has one
     except UnusableRun:
         return None
-    curve = losses.set_axis(losses.index * tokens_of_step).sort_index()
-    return curve if len(curve) and np.isfinite(curve).all() else None
+    is_whole = len(losses) > 0 and losses.index.max() == num_steps and np.isfinite(losses).all()
+    return losses.set_axis(losses.index * tokens_of_step).sort_index() if is_whole else None
 
 
 def tokens_to_reach(curve: pd.Series, loss: float) -> float:

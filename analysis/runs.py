@@ -46,6 +46,7 @@ VARIED_DELAYS = ("pipedream", "from_schedule", "sampled")
 TEXTS = ("model", "optimizer", "delay", "correction", "pipeline", "config_hash")
 NUMBERS = ("seed", "num_steps", "tokens_seen", "val_loss", "staleness_updates")
 OPTIONAL = ("val_loss_z", "duration_s", "commit", "sweep_name")
+NEEDED = ("model", "data", "optimizer", "delay", "correction", "trainer", "seed")  # of a configuration
 STALENESS_OF_DELAY = {"sync": 0, "one_step": 1}
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # of a record that is not what it should be
@@ -111,23 +112,37 @@ def read_runs(runs_dir: Path) -> ReadRuns:
     """Read every run folder below ``runs_dir``. Raises ConfigError where there is no usable run.
 
     A run is a duplicate where an earlier one has its sweep, configuration and seed: one experiment of two sweeps may
-    stand in the folders of both.
+    stand in the folders of both. Where two of them have different losses, neither counts: nothing says which is wrong.
     """
     require(runs_dir.is_dir(), "runs", runs_dir, "expected a folder that holds run folders")
     passed_over = [PassedOver(folder, f"no {CONFIG_FILE}") for folder in _folders_without_config(runs_dir)]
-    rows: dict[Hashable, dict[str, Any]] = {}
+    copies: dict[Hashable, list[dict[str, Any]]] = defaultdict(list)
     failed = []
     for run in find_runs(runs_dir):
         try:
             row = _read(run)
-            first = rows.setdefault((row["sweep_name"], row["config_hash"], row["seed"]), row)
-            if first is not row:
-                raise UnusableRun(f"duplicate of {first['folder'].relative_to(runs_dir)}{_other_loss(row, first)}")
+            copies[row["sweep_name"], row["config_hash"], row["seed"]].append(row)
         except UnusableRun as reason:
             passed_over.append(PassedOver(run.folder, str(reason)))
             failed += _failed(run)
+    rows = []
+    for own in copies.values():
+        kept, left_out = _one_of(own, runs_dir)
+        rows += kept
+        passed_over += left_out
     require(bool(rows), "runs", runs_dir, f"expected at least one finished run{_examples(passed_over, runs_dir)}")
-    return ReadRuns(runs_dir, list(rows.values()), passed_over, failed)
+    return ReadRuns(runs_dir, rows, passed_over, failed)
+
+
+def _one_of(rows: list[dict[str, Any]], runs_dir: Path) -> tuple[list[dict[str, Any]], list[PassedOver]]:
+    """The first of the runs of one configuration and seed, or none where their losses are not the same."""
+    first, *others = rows
+    if any(row["val_loss"] != first["val_loss"] for row in others):
+        told = " and ".join(f"{row['val_loss']:g} ({row['folder'].relative_to(runs_dir)})" for row in rows)
+        reason = f"contradiction: one configuration and seed with val_loss {told}; keep the one that is right"
+        return [], [PassedOver(row["folder"], reason) for row in rows]
+    duplicate = f"duplicate of {first['folder'].relative_to(runs_dir)}"
+    return [first], [PassedOver(row["folder"], duplicate) for row in others]
 
 
 def comparable(where: Path, rows: Sequence[dict[str, Any]], axes: Sequence[str] = AXES) -> LoadedRuns:
@@ -224,6 +239,9 @@ def read_config(path: Path) -> dict[str, str]:
         raise UnusableRun(f"{CONFIG_FILE} cannot be read") from None
     if not isinstance(config, dict):
         raise UnusableRun(f"foreign: {CONFIG_FILE} holds no configuration")
+    missing = [key for key in NEEDED if key not in config]
+    if missing:
+        raise UnusableRun(f"half-written or foreign: {CONFIG_FILE} has no {', '.join(missing)}")
     return {
         key: json.dumps(value, default=str)
         for key, value in _flat(config)
@@ -240,27 +258,33 @@ def _flat(config: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _differences(rows: Sequence[dict[str, Any]], axes: Sequence[str]) -> Iterator[str]:
-    """The keys, with values and numbers of runs, in which runs differ that must not."""
+    """The keys, with values, numbers of runs and a folder of the rarest, in which runs differ that must not."""
     free = {*axes, *(DELAY_KEYS if "delay" in axes else ())}
     configs = [{key: value for key, value in row["config"].items() if key not in free} for row in rows]
     sections = [axis for axis in axes if "." not in axis]
-    yield from _differing_keys([_without(config, sections) for config in configs])
+    folders = [row["folder"] for row in rows]
+    for difference, folder in _differing_keys([_without(config, sections) for config in configs], folders):
+        yield f"{difference}, as {folder.name} has it"
     for section in SECTIONS:
-        groups: dict[str, list[dict[str, str]]] = defaultdict(list)
-        for row, config in zip(rows, configs, strict=True):
-            own = {key: value for key, value in config.items() if key.partition(".")[0] == section}
-            groups[row[section]].append(own)
-        for name, group in groups.items():
-            for difference in _differing_keys(group):
-                yield f"{difference} of {section}={name}"
+        for name in dict.fromkeys(row[section] for row in rows):
+            places = [place for place, row in enumerate(rows) if row[section] == name]
+            own = [
+                {key: value for key, value in configs[place].items() if key.partition(".")[0] == section}
+                for place in places
+            ]
+            for difference, folder in _differing_keys(own, [folders[place] for place in places]):
+                yield f"{difference} of {section}={name}, as {folder.name} has it"
 
 
-def _differing_keys(configs: list[dict[str, str]]) -> Iterator[str]:
+def _differing_keys(configs: list[dict[str, str]], folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Each key with its values and how many have them, and the first folder that has the rarest."""
     for key in dict.fromkeys(key for config in configs for key in config):
-        counts = Counter(config.get(key, "absent") for config in configs)
+        values = [config.get(key, "absent") for config in configs]
+        counts = Counter(values)
         if len(counts) > 1:
-            values = ", ".join(f"{value} in {n} run{'s' if n > 1 else ''}" for value, n in counts.items())
-            yield f"{key} ({values})"
+            told = ", ".join(f"{value} in {n} run{'s' if n > 1 else ''}" for value, n in counts.items())
+            rarest = min(counts, key=lambda value: counts[value])
+            yield f"{key} ({told})", folders[values.index(rarest)]
 
 
 def _one_run_a_cell(rows: list[dict[str, Any]], keys: Sequence[str]) -> tuple[list[dict[str, Any]], list[PassedOver]]:
@@ -290,12 +314,6 @@ def _value(row: Mapping[str, Any], key: str) -> Hashable:
 def _folders_without_config(runs_dir: Path) -> list[Path]:
     folders = folders_with(runs_dir, SUMMARY_FILE, METRICS_FILE)
     return [folder for folder in folders if not (folder / CONFIG_FILE).is_file()]
-
-
-def _other_loss(row: Mapping[str, Any], first: Mapping[str, Any]) -> str:
-    if row["val_loss"] == first["val_loss"]:
-        return ""
-    return f", though with another val_loss: {row['val_loss']:g} instead of {first['val_loss']:g}"
 
 
 def _examples(passed_over: list[PassedOver], runs_dir: Path) -> str:

@@ -156,11 +156,11 @@ def _curves(runs: pd.DataFrame) -> tuple[Curves, list[PassedOver]]:
     curves: Curves = {}
     passed_over = []
     tokens_of_step = runs["tokens_seen"] / runs["num_steps"]
-    cells = zip(runs["seed"], runs["condition"], runs["folder"], tokens_of_step, strict=True)
-    for seed, name, folder, tokens in cells:
-        curve = validation_curve(folder, tokens)
+    cells = zip(runs["seed"], runs["condition"], runs["folder"], runs["num_steps"], tokens_of_step, strict=True)
+    for seed, name, folder, num_steps, tokens in cells:
+        curve = validation_curve(folder, num_steps, tokens)
         if curve is None:
-            passed_over.append(PassedOver(folder, "no finite validation curve: not in the time to a loss"))
+            passed_over.append(PassedOver(folder, "no whole, finite validation curve: not in the time to a loss"))
         else:
             curves[seed, name] = curve
     return curves, passed_over

@@ -100,12 +100,12 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = 
             yield f"{prefix}{key}", left, right
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` so that ``path`` holds either what it held before or all of it."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write ``content``, text as UTF-8, so that ``path`` holds either what it held before or all of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -171,14 +171,15 @@ def find_runs(runs_dir: Path) -> list[Run]:
 def folders_with(runs_dir: Path, *names: str) -> list[Path]:
     """The folders from ``runs_dir`` on down that hold a file of one of ``names``, sorted.
 
-    Runs may be writing there: a folder that vanishes meanwhile is passed over, and what lies within a run is not read.
+    Runs may be writing there: a folder that vanishes meanwhile is passed over. What lies within a run is not read, nor
+    are hidden folders, where a sweep keeps its code.
     """
     found = []
     for folder, subfolders, files in os.walk(runs_dir):
         if not set(names).isdisjoint(files):
             found.append(Path(folder))
-        if CONFIG_FILE in files:
-            subfolders.clear()
+        is_run = CONFIG_FILE in files and not {SUMMARY_FILE, METRICS_FILE}.isdisjoint(files)
+        subfolders[:] = [] if is_run else [name for name in subfolders if not name.startswith(".")]
     return sorted(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from matplotlib import rcParams, style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from asyncpp.records import write_atomically
 from labels import CONDITIONS
 
 STYLE = Path(__file__).parents[1] / "asyncpp.mplstyle"
@@ -65,6 +67,9 @@ def save(figure: Figure, out: Path, name: str) -> list[Path]:
     paths = [out / f"{name}{suffix}" for suffix in SUFFIXES]
     with in_style():
         for path in paths:
-            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+            image = io.BytesIO()
+            is_svg = path.suffix == ".svg"
+            figure.savefig(image, format=path.suffix[1:], metadata={"Date": None} if is_svg else None)
+            write_atomically(path, image.getvalue())
             figure.set_layout_engine("none")  # the first has laid it out, which takes as long as to draw it
     return paths

@@ -103,3 +103,16 @@ def test_a_second_call_changes_nothing(plant: PlantRun, tmp_path: Path) -> None:
     first = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
     run(f"runs={runs_dir}", f"out={copy}")
     assert {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()} == first
+
+
+def test_metrics_that_cannot_be_read_cost_no_copy_its_own(plant: PlantRun, tmp_path: Path, capsys) -> None:
+    folder = plant(metrics=list(loss_rows(4.0)))
+    out = tmp_path / "copy"
+    assert run(f"runs={folder.parent}", f"out={out}") == 0
+    kept = (out / folder.name / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text('{"step": 0, "train\n{"step": 1}\n')
+    capsys.readouterr()
+    assert run(f"runs={folder.parent}", f"out={out}", "json=true") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["num_runs"], len(document["passed_over"])) == (0, 1)
+    assert (out / folder.name / "metrics.jsonl").read_text() == kept

@@ -107,25 +107,27 @@ def test_a_shape_that_2bw_cannot_have_is_refused() -> None:
 def test_a_validation_curve_is_read_by_tokens(plant: PlantRun) -> None:
     rows = [{"step": 0, "train/loss": 9.0}, {"step": 200, "val/loss": 5.0}, {"step": 400, "val/loss": 4.0}]
     folder = plant(metrics=rows)
-    read = validation_curve(folder, 1024.0)
+    read = validation_curve(folder, 400, 1024.0)
     assert read.to_dict() == {204800.0: 5.0, 409600.0: 4.0}
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 401, "val/lo')
-    assert len(validation_curve(folder, 1024.0)) == 2
+    assert len(validation_curve(folder, 400, 1024.0)) == 2
+    assert validation_curve(folder, 800, 1024.0) is None  # cut short
 
 
 @pytest.mark.parametrize("text", ["", '{"val/loss": 4.0}\n', "val/loss\n", '{"step": 1, "val/loss": NaN}\n'])
 def test_a_curve_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "metrics.jsonl").write_text(text)
-    assert validation_curve(tmp_path, 1.0) is None
-    assert validation_curve(tmp_path / "nowhere", 1.0) is None
+    assert validation_curve(tmp_path, 1, 1.0) is None
+    assert validation_curve(tmp_path / "nowhere", 1, 1.0) is None
 
 
 def plant_pairs(plant: PlantRun, *pairs: tuple[pd.Series, pd.Series]) -> Path:
     """A synchronous and a delayed run for each seed, with these validation curves."""
     for seed, pair in enumerate(pairs):
         for delay, own in zip(("sync", "one_step"), pair, strict=True):
-            rows = [{"step": int(tokens / 1024), "val/loss": loss} for tokens, loss in own.items()]
+            steps = 400 * own.index / own.index[-1]
+            rows = [{"step": int(step), "val/loss": loss} for step, loss in zip(steps, own, strict=True)]
             path = plant(delay=delay, seed=seed, val_loss=own.iloc[-1], metrics=rows)
     return path.parent
 

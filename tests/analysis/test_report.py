@@ -115,7 +115,7 @@ def test_it_names_the_runs_that_one_table_leaves_out_and_the_tables_that_are_not
     missing = page.partition('<h2 id="missing">')[2].partition("<h2")[0]
     assert "Table 4: no scored runs" in missing and "sweep run table4_downstream && " in missing
     passed_over = page.partition("<h3>Passed over</h3>")[2]
-    assert passed_over.count("no finite validation curve: not in the time to a loss") == 6  # those of table3_moe
+    assert passed_over.count("no whole, finite validation curve: not in the time to a loss") == 6  # those of table3_moe
 
 
 def test_its_command_makes_it_again(tmp_path: Path, plant: PlantRun) -> None:
@@ -124,7 +124,7 @@ def test_its_command_makes_it_again(tmp_path: Path, plant: PlantRun) -> None:
     assert run_command(command.__doc__, told, command.ReportOptions, command.main) == 0
     page = html.unescape((tmp_path / "report.html").read_text())
     assert f"Made by <code>python analysis/make_report.py {' '.join(told)}</code>" in page
-    assert "no finite validation curve" in page  # though no time to a loss can be told
+    assert "no whole, finite validation curve" in page  # though no time to a loss can be told
 
 
 def test_what_a_run_says_is_text_and_no_markup(tmp_path: Path, plant: PlantRun) -> None:

@@ -101,15 +101,38 @@ def test_half_written_and_foreign_folders_are_passed_over(plant: PlantRun) -> No
 def test_a_copied_run_counts_once(plant: PlantRun) -> None:
     first = plant(folder="a", val_loss=4.0)
     shutil.copytree(first, first.with_name("b"))
-    changed = shutil.copytree(first, first.with_name("c"))
-    summary = json.loads((changed / "summary.json").read_text())
-    (changed / "summary.json").write_text(json.dumps(summary | {"val_loss": 5.0}))
     loaded = load_runs(first.parent)
     assert list(loaded.frame["folder"]) == [first]
-    assert reasons(first.parent) == {
-        "b": "duplicate of a",
-        "c": "duplicate of a, though with another val_loss: 5 instead of 4",
-    }
+    assert reasons(first.parent) == {"b": "duplicate of a"}
+
+
+def test_two_losses_of_one_experiment_count_neither(plant: PlantRun) -> None:
+    """Which of them is right no name of a folder can say."""
+    first = plant(folder="b", val_loss=4.0)
+    other = plant(folder="seed1", seed=1)
+    changed = shutil.copytree(first, first.with_name("a"))
+    summary = json.loads((changed / "summary.json").read_text())
+    (changed / "summary.json").write_text(json.dumps(summary | {"val_loss": 5.0}))
+    assert list(load_runs(first.parent).frame["folder"]) == [other]
+    told = "contradiction: one configuration and seed with val_loss 5 (a) and 4 (b); keep the one that is right"
+    assert reasons(first.parent) == {"a": told, "b": told}
+
+
+def test_a_configuration_that_was_cut_is_listed(plant: PlantRun) -> None:
+    cut = plant(folder="cut")
+    kept = plant(folder="kept", seed=1)
+    (cut / "config.yaml").write_text("model:\n  name: tiny\n")
+    assert list(load_runs(kept.parent).frame["folder"]) == [kept]
+    assert reasons(kept.parent)["cut"].startswith("half-written or foreign: config.yaml has no data, optimizer, ")
+
+
+def test_a_stray_configuration_hides_no_runs(plant: PlantRun) -> None:
+    run = plant(folder="moments/run")
+    (run.parent / "config.yaml").write_text("a: 1\n")
+    (run.parent / ".sweep" / "code").mkdir(parents=True)
+    (run.parent / ".sweep" / "code" / "config.yaml").write_text("a: 1\n")
+    assert list(load_runs(run.parents[1]).frame["folder"]) == [run]
+    assert reasons(run.parents[1]) == {"moments": "not finished: no summary.json"}
 
 
 def test_error_feedback_without_a_delay_is_sync_and_counts_once(plant: PlantRun) -> None:

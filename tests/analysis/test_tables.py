@@ -260,7 +260,7 @@ def test_json_is_one_document(planted_demo: Path, tmp_path: Path, capsys: pytest
     assert rows["adamw"]["recovered_fraction"] == pytest.approx(0.5)
     assert rows["adamw"]["paper_async"] == 2.89
     assert len(document["passed_over"]) == 18
-    assert all("no finite validation curve" in entry["reason"] for entry in document["passed_over"])
+    assert all("no whole, finite validation curve" in entry["reason"] for entry in document["passed_over"])
     assert [entry["title"] for entry in document["not_made"]] == ["Table 3", "Table 4"]
     assert document["table2"]["missing"][0].startswith("No runs yet: NorMuon, ")
     assert all(Path(file).is_file() for file in document["files"])
