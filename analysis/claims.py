@@ -64,7 +64,7 @@ def main(options: ClaimsOptions) -> None:
     text = json.dumps(document, indent=2, allow_nan=False)
     made_by = command_of("claims.py", options)
     write_atomically(out / f"{FILE_NAME}.json", f"{text}\n")
-    write_atomically(out / f"{FILE_NAME}.md", to_markdown(claims, experiments.all_failed, made_by))
+    write_atomically(out / f"{FILE_NAME}.md", to_markdown(claims, experiments, made_by))
     if options.json:
         print(text)
         return

@@ -223,10 +223,10 @@ def _missing(rows: Sequence[Row], frame: pd.DataFrame) -> list[str]:
     cells += [optimizer_title(optimizer) for optimizer in in_order(unscored)]
     others = [own.title for task, own in BENCHMARKS.items() if task not in tasks]
     cells += [f"all on {', '.join(others)}"] if others else []
-    return [f"No scores yet: {'; '.join(cells)}: {_command(frame)}"] if cells else []
+    return [f"No scores yet: {'; '.join(cells)}: {scoring_command(frame)}"] if cells else []
 
 
-def _command(frame: pd.DataFrame) -> str:
+def scoring_command(frame: pd.DataFrame) -> str:
     """What trains the conditions of a frame with all of its seeds, and scores them."""
     sweep, model = str(frame["sweep_name"].iloc[0]), str(frame["model"].iloc[0])
     seeds = sorted({int(seed) for seed in frame["seed"]})

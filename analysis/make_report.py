@@ -42,7 +42,7 @@ def main(options: ReportOptions) -> None:
     experiments = load_experiments(options.runs, options.scale)
     out = output_folder(options.out)
     command = command_of("make_report.py", options)
-    texts = [Text("claims", "Claims", to_markdown(judge_claims(experiments), experiments.all_failed, command))]
+    texts = [Text("claims", "Claims", to_markdown(judge_claims(experiments), experiments, command))]
     documents = make_documents(experiments, options.num_stages, options.num_micro_batches)
     texts += [Text(document.file_name, document.title, document.texts[0]) for document in documents.tables]
     drawn = list(draw_all(experiments))

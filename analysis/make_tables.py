@@ -24,10 +24,12 @@ from asyncpp.arguments import run_command
 from asyncpp.errors import require
 from asyncpp.records import write_atomically
 from documents import SUFFIXES, Document, make_documents
-from experiments import load_experiments
+from experiments import EXPERIMENTS, load_experiments
 from labels import LOSS_CURVES
-from outputs import output_folder, report_passed_over
+from outputs import not_counted, output_folder, report_passed_over
 from overhead import step_time_ratio
+from runs import PassedOver
+from table_formats import wrapped
 
 
 @dataclass
@@ -46,8 +48,10 @@ def main(options: TablesOptions) -> None:
     made = make_documents(experiments, options.num_stages, options.num_micro_batches)
     documents, passed_over = made.tables, experiments.passed_over + made.passed_over
     accepted = "expected runs with a delay of zero or one update and the correction none or ef, or scored runs"
-    require(bool(documents), "runs", options.runs, accepted)
-    files = write(documents, output_folder(options.out))
+    there = ", ".join(EXPERIMENTS[name].makes for name, frames in experiments.frames.items() if frames)
+    found = f"found runs of {there}, for analysis/make_figures.py and analysis/claims.py"
+    require(bool(documents), "runs", options.runs, f"{accepted}, of a sweep that a table is made of; {found}")
+    files = write(documents, passed_over, output_folder(options.out))
     if options.json:
         values: dict[str, Any] = {
             document.file_name: {"title": document.title, "rows": document.records, "missing": document.missing}
@@ -70,13 +74,14 @@ def main(options: TablesOptions) -> None:
     print("figure:", figure if figure.is_file() else command)
 
 
-def write(documents: list[Document], out: Path) -> list[Path]:
-    """Write every table in every form below ``out``. Returns the paths."""
+def write(documents: list[Document], passed_over: list[PassedOver], out: Path) -> list[Path]:
+    """Write every table in every form below ``out``, as Markdown with what was passed over. Returns the paths."""
     files = []
+    left_out = "".join(f"{line}\n" for line in wrapped(not_counted(passed_over)))
     for document in documents:
         for suffix, text in zip(SUFFIXES, document.texts, strict=True):
             files.append(out / f"{document.file_name}{suffix}")
-            write_atomically(files[-1], text)
+            write_atomically(files[-1], text + left_out if suffix == ".md" else text)
     return files
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
+MOST_TOLD = 10  # folders in one note
+
+
 def command_of(script: str, options: DataclassInstance) -> str:
     """What made a file, for its readers: ``script`` with runs and out, and what else differs from the defaults.
 
@@ -40,6 +43,14 @@ def output_folder(out: Path) -> Path:
         writable = False
     require(writable, "out", out, "expected a folder that can be written")
     return out
+
+
+def not_counted(passed_over: Sequence[PassedOver]) -> list[str]:
+    """The same for the reader of a file: one note, or none where everything counts."""
+    told = [f"{entry.folder.name}: {entry.reason}" for entry in passed_over[:MOST_TOLD]]
+    more = len(passed_over) - len(told)
+    told += [f"and {more} more, which json=true lists"] if more else []
+    return [f"Not counted, of the folders below runs: {'; '.join(told)}."] if told else []
 
 
 def report_passed_over(passed_over: Sequence[PassedOver]) -> None:

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, ConfigError, require
+from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, ConfigError, require
 
 Options = TypeVar("Options")
 
@@ -36,12 +36,21 @@ def run_command(
 ) -> int:
     """Run ``command`` with what ``arguments`` make of ``schema``, or print ``usage``. Returns an exit code.
 
-    ``command`` returns one, too, or None for EXIT_DONE.
+    ``command`` returns one, too, or None for EXIT_DONE. A file that cannot be written or read is bad input; Ctrl-C is
+    EXIT_INTERRUPTED, without a traceback.
     """
     if {"-h", "--help"} & set(arguments):
         print(usage.strip())
         return EXIT_DONE
-    return exit_code_of(lambda: command(parse_arguments(arguments, schema)) or EXIT_DONE)
+    try:
+        return exit_code_of(lambda: command(parse_arguments(arguments, schema)) or EXIT_DONE)
+    except (IsADirectoryError, NotADirectoryError, PermissionError) as error:
+        place = error.filename2 or error.filename
+        print(f"error: {place}: expected a file that can be read and written ({error.strerror})", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted; the same command makes the rest", file=sys.stderr)
+        return EXIT_INTERRUPTED
 
 
 def stop_on_signals() -> None:

@@ -145,7 +145,7 @@ FAMILIES = (
     Family(
         "batch_size",
         "Batch size (claim C7, the paper's Appendix A.2)",
-        "As many tokens in larger or smaller batches, at one learning rate.",
+        "As many tokens in larger or smaller batches, which are fewer or more updates, at one learning rate.",
         "batch_size",
         _against(sweep_series.over_batch_size, CONDITIONS, log_axis, "batch (tokens)"),
     ),

@@ -13,8 +13,8 @@ from figures.style import WIDTH_IN, condition_looks, in_style, legend_above
 from gaps import paper_comparison
 from labels import CONDITIONS, in_order, optimizer_title
 
-ROW_IN, MARGIN_IN = 0.24, 0.85
-OFFSET = 0.16  # of a row: how far a condition's mark stands from its middle
+ROW_IN, MARGIN_IN = 0.3, 0.85
+OFFSET = 0.13  # of a row: how far a condition's mark stands from its middle
 PAPER_SUFFIX = ", paper"
 
 
@@ -36,12 +36,14 @@ def draw_optimizer_gap(frame: pd.DataFrame) -> Figure:
             rows = [optimizers.index(name) + offset for name in gaps.index]
             look: dict[str, Any] = looks[condition] | {"linestyle": ""}
             if rows:
-                panel.errorbar(gaps["mean"], rows, xerr=gaps["std"], label=CONDITIONS[condition], capsize=2, **look)
+                panel.errorbar(
+                    gaps["mean"], rows, xerr=gaps["std"], label=CONDITIONS[condition], capsize=2, markersize=4, **look
+                )
             _draw_paper(panel, optimizers, condition, offset, look["color"], look["marker"])
         panel.axvline(0.0, color="black", linewidth=0.6)
         panel.set_yticks(range(len(optimizers)), [optimizer_title(name) for name in optimizers])
         panel.set_ylim(len(optimizers) - 0.5, -0.5)
-        panel.set_xlabel("gap to sync (nats per token)")
+        panel.set_xlabel("gap to sync (nats per token);\nbars: ±1 standard deviation over seeds")
         titles = [CONDITIONS[name] for name in late]
         legend_above(figure, [*titles, *(title + PAPER_SUFFIX for title in titles)], num_columns=2)
     return figure
@@ -58,4 +60,5 @@ def _draw_paper(panel: Axes, optimizers: Iterable[str], condition: str, offset: 
             rows.append(row + 2 * offset)
     if gaps:
         label = CONDITIONS[condition] + PAPER_SUFFIX
-        panel.plot(gaps, rows, linestyle="", marker=marker, color=color, fillstyle="none", markersize=3.5, label=label)
+        hollow = {"linestyle": "", "marker": marker, "color": color, "fillstyle": "none", "markersize": 3.5}
+        panel.plot(gaps, rows, label=label, zorder=3, **hollow)

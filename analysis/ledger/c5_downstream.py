@@ -67,4 +67,5 @@ RULE = Rule(
     "one differs by more.",
     experiments=("downstream", "moe", "optimizers"),
     judge=judge_downstream,
+    more=downstream.scoring_command,
 )

@@ -33,7 +33,8 @@ def judge_batch_size(frame: pd.DataFrame) -> list[Statement]:
 
 RULE = Rule(
     name="C7",
-    rule="The smallest batch against the largest, at the same number of tokens: the gap (async - sync) is smaller, and "
+    rule="The smallest batch against the largest, at the same number of tokens and one learning rate, so that the "
+    "smaller batch gets more updates: the gap (async - sync) is smaller, and "
     "the synchronous loss is higher. The claim holds where both are so for every optimizer, and does not hold where "
     "one is the other way round. Any size of either counts, as none of the paper's is known to us.",
     experiments=("batch_size",),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from experiments import Experiments
 from gaps import paper
 from labels import optimizer_title
 from ledger.verdicts import MIN_SEEDS, Claim, Statement, Verdict
+from outputs import not_counted
 from runs import FailedRun
 from significance import STUDENT
 from table_formats import MISSING, aligned, wrapped
@@ -15,9 +17,10 @@ from table_formats import MISSING, aligned, wrapped
 TITLE = "Claims of the paper, and what our runs say"
 
 
-def to_markdown(claims: Sequence[Claim], failed: Iterable[FailedRun], made_by: str) -> str:
-    """The whole ledger. failed: runs that the means are without. made_by: the command that made it."""
-    lines = [f"# {TITLE}", "", *wrapped([*_preface(made_by), *_lost(failed)]), "", *_summary(claims), ""]
+def to_markdown(claims: Sequence[Claim], experiments: Experiments, made_by: str) -> str:
+    """The whole ledger. experiments: what the claims were judged by. made_by: the command that made it."""
+    notes = [*_preface(made_by), *_lost(experiments.all_failed), *not_counted(experiments.passed_over)]
+    lines = [f"# {TITLE}", "", *wrapped(notes), "", *_summary(claims), ""]
     for name in dict.fromkeys(claim.name for claim in claims):
         own = [claim for claim in claims if claim.name == name]
         lines += [f"## {name}. {own[0].text}", "", *wrapped([f"Rule: {own[0].rule}"]), ""]
@@ -52,8 +55,8 @@ def _preface(made_by: str) -> Iterator[str]:
     yield (
         f"A verdict needs {MIN_SEEDS} seeds, paired, and a 95 % interval (Student's t) on one side of the threshold. "
         "Thresholds come from the paper's numbers where it gives any, never from ours. p-values are two-sided, of the "
-        "effect being the threshold, and not corrected for the number of statements. An interval of another kind than "
-        "Student's says so beside it, and no p-value belongs to it."
+        "effect being the threshold, by Student's t, too, and not corrected for the number of statements. An interval "
+        "of another kind says so beside it, and no verdict rests on it."
     )
     yield "A scale is a model of this repository. What does not hold at a small one may hold at the paper's."
 

@@ -74,15 +74,16 @@ class Rule:
     """How one claim is judged.
 
     rule: what would count and what would not, and why.
-    experiments: names of EXPERIMENTS, whose runs can show it; of a scale, those of the first that says anything count,
-    and the first of all is what adds evidence.
+    experiments: names of EXPERIMENTS, whose runs can show it; of a scale, those of the first that says anything count.
     judge: the runs of one scale to its statements; none where they say nothing.
+    more: the command that adds evidence to the runs of one scale, where more seeds of their sweep do not.
     """
 
     name: str
     rule: str
     experiments: tuple[str, ...]
     judge: Callable[[pd.DataFrame], list[Statement]]
+    more: Callable[[pd.DataFrame], str] | None = None
 
     @property
     def text(self) -> str:
@@ -91,14 +92,15 @@ class Rule:
 
     def claims(self, experiments: Experiments) -> list[Claim]:
         """The claim at every scale of which there are runs, or open at none."""
-        command = EXPERIMENTS[self.experiments[0]].command
         by_scale: dict[str, Claim] = {}
-        for scale, frame in (pair for name in self.experiments for pair in experiments.frames[name].items()):
-            statements = self.judge(frame)
-            if statements and scale not in by_scale:
-                verdict = overall(statement.verdict for statement in statements if statement.counts)
-                more = command(scale, more_seeds(frame["seed"]))
-                by_scale[scale] = Claim(self.name, self.text, self.rule, scale, verdict, statements, more)
+        for name in self.experiments:
+            for scale, frame in experiments.frames[name].items():
+                statements = self.judge(frame)
+                if statements and scale not in by_scale:
+                    verdict = overall(statement.verdict for statement in statements if statement.counts)
+                    more = EXPERIMENTS[name].command(scale, more_seeds(frame["seed"]))
+                    more = self.more(frame) if self.more else more
+                    by_scale[scale] = Claim(self.name, self.text, self.rule, scale, verdict, statements, more)
         first_runs = experiments.command(self.experiments[0])
         untried = Claim(self.name, self.text, self.rule, None, Verdict.OPEN, [], first_runs)
         return list(by_scale.values()) or [untried]
@@ -132,8 +134,10 @@ def judge(
         verdict = Verdict.HOLDS
     elif interval.high < 0.0:
         verdict = Verdict.FAILS
-    else:
+    elif isinstance(effect, pd.Series):
         reason = "the interval contains the threshold"
+    else:  # the interval that is shown is another one
+        reason = f"the margin's interval, {interval.low:.2g} to {interval.high:.2g}, contains 0"
     p_value = tested_support.p_value if tested_support else None
     return Statement(text, verdict, estimate, unit, threshold, p_value, sorted(runs), counts, reason, num_seeds)
 

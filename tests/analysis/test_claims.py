@@ -100,7 +100,7 @@ def test_planted_effects_come_back_with_intervals_runs_and_a_command(world: Path
     first_and_second = claims["C8"].statements
     assert [statement.effect.mean for statement in first_and_second] == pytest.approx([0.6, 0.8, 0.1], abs=0.02)
     assert claims["C8"].command == "python -m asyncpp.sweep run moments seeds=[0,1,2,3,4,5]"
-    assert claims["C5"].command.startswith("python -m asyncpp.sweep run table4_downstream && python eval/run.py")
+    assert claims["C5"].command.startswith("python -m asyncpp.sweep run table4_downstream && python -m eval.fetch ")
 
 
 def test_a_statement_has_one_p_value_and_says_which_interval_it_shows(world: Path, tmp_path: Path) -> None:

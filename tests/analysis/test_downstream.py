@@ -195,5 +195,6 @@ def test_cells_over_fewer_seeds_say_so_and_what_scores_the_rest(plant):
     others = "MMLU, ARC-Easy, ARC-Challenge, HellaSwag, OpenBookQA"
     assert cells == f"AdamW sync on BoolQ; AdamW async; AdamW async + EF; Muon; all on {others}"
     train = "python -m asyncpp.sweep run table2_error_feedback seeds=[0,1]"
-    assert command.startswith(f"{train} && python eval/run.py 'ckpt=runs/table1_optimizers/*' ")
+    assert command.startswith(f"{train} && python -m eval.fetch ")
+    assert "python eval/run.py 'ckpt=runs/table1_optimizers/*' " in command
     assert "No scores yet: AdamW sync on BoolQ" in " ".join(to_markdown(table).split())
