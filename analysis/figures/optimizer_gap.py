@@ -43,7 +43,9 @@ def draw_optimizer_gap(frame: pd.DataFrame) -> Figure:
         panel.axvline(0.0, color="black", linewidth=0.6)
         panel.set_yticks(range(len(optimizers)), [optimizer_title(name) for name in optimizers])
         panel.set_ylim(len(optimizers) - 0.5, -0.5)
-        panel.set_xlabel("gap to sync (nats per token);\nbars: ±1 standard deviation over seeds")
+        has_bars = frame.duplicated(["optimizer", "series"]).any()
+        bars = ";\nbars: ±1 standard deviation over seeds" if has_bars else ""
+        panel.set_xlabel(f"gap to sync (nats per token){bars}")
         titles = [CONDITIONS[name] for name in late]
         legend_above(figure, [*titles, *(title + PAPER_SUFFIX for title in titles)], num_columns=2)
     return figure

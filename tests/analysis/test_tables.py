@@ -190,7 +190,8 @@ def test_what_is_not_made_is_made_at_the_size_of_the_runs(plant: PlantRun) -> No
     runs_dir = plant_conditions(plant, {"sync": 3.0}, sweep="table1_optimizers", **LARGE)
     table3, table4 = not_made(load_experiments(runs_dir), ["table1", "table2"])
     assert table3.command == "python -m asyncpp.sweep run table3_moe scale=135m"
-    assert table4.command.startswith("python -m asyncpp.sweep run table4_downstream scale=135m && python -m eval.fetch ")
+    trains = "python -m asyncpp.sweep run table4_downstream scale=135m"
+    assert table4.command.startswith(f"{trains} && python -m eval.fetch ")
     assert table4.reason == "no scored runs of table4_downstream or table3_moe"
 
 
