@@ -6,7 +6,6 @@ What eval/run.py left beside the runs is read: <run>/eval/step-<num_steps>-x.jso
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,11 @@ import pandas as pd
 
 from asyncpp.errors import ConfigError
 from experiments import EXPERIMENTS, SCORE
-from gaps import Estimate, paper
+from gaps import Estimate, estimate, paper
 from labels import BENCHMARKS, CONDITIONS, in_order, optimizer_title
 from significance import Difference, difference
-from table_formats import MISSING, aligned, booktabs, estimate_text, wrapped
+from table_formats import MISSING, aligned, booktabs, counts_text, estimate_text, wrapped
+from tables import setting_of
 
 FILE_NAME = "table4"
 TITLE = "Table 4. What the delay does downstream"
@@ -88,10 +88,8 @@ def make_table(frame: pd.DataFrame) -> Table | None:
     rows = make_rows(frame)
     if not rows:
         return None
-    run = frame.iloc[0]  # what its runs have in common is the same for all
     sweeps = ", ".join(sorted(set(frame["sweep_name"])))
-    setting = f"runs of {sweeps}, model={run['model']}, {run['num_steps']:,} steps, {run['tokens_seen']:,} tokens a run"
-    return Table(setting, rows, _missing(rows, frame))
+    return Table(f"runs of {sweeps}, {setting_of(frame)}", rows, _missing(rows, frame))
 
 
 def make_rows(frame: pd.DataFrame) -> list[Row]:
@@ -132,16 +130,10 @@ def _row(optimizer: str, task: str, metric: str, entries: Mapping[tuple[str, int
             raise ConfigError("runs", optimizer, accepted)
     marks = {cell: marks_of(entry, metric) for cell, entry in entries.items()}
     seeds = {name: {seed for condition, seed in marks if condition == name} for name in CONDITIONS}
-    scores = {name: _score([float(marks[name, seed].mean()) for seed in sorted(seeds[name])]) for name in CONDITIONS}
+    accuracies = {name: {seed: marks[name, seed].mean() for seed in sorted(seeds[name])} for name in CONDITIONS}
+    scores = {name: estimate(pd.Series(own, dtype=float)) for name, own in accuracies.items()}
     paired = [(marks["sync", seed], marks["async_ef", seed]) for seed in sorted(seeds["sync"] & seeds["async_ef"])]
     return Row(optimizer, task, metric, len(next(iter(marks.values()))), scores, difference(paired), seeds)
-
-
-def _score(accuracies: Sequence[float]) -> Estimate | None:
-    if not accuracies:
-        return None
-    spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
-    return Estimate(statistics.mean(accuracies), spread, len(accuracies))
 
 
 def marks_of(entry: Mapping[str, Any], metric: str) -> np.ndarray:
@@ -190,12 +182,15 @@ def _lines(table: Table) -> Iterator[list[str]]:
 
 
 def _ours(row: Row) -> list[str]:
-    counts = [str(count) for count in row.num_seeds.values()]
-    seeds = counts[0] if len(set(counts)) == 1 else "/".join(counts)
     scores = [estimate_text(score, 3) if score else MISSING for score in row.scores.values()]
     d = row.difference
     change = f"{d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}]" if d else MISSING
-    return [f"{optimizer_title(row.optimizer)} n={seeds}", f"{row.num_items:,}", *scores, change]
+    return [
+        f"{optimizer_title(row.optimizer)} n={counts_text(row.num_seeds.values())}",
+        f"{row.num_items:,}",
+        *scores,
+        change,
+    ]
 
 
 def _theirs(numbers: Mapping[str, Any]) -> list[str]:

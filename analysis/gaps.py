@@ -69,7 +69,7 @@ def compare(losses: pd.DataFrame, smallest_gap: float = SMALLEST_GAP) -> Compari
     losses = losses.reindex(columns=list(CONDITIONS))
     recovered, undefined = _recovered(losses.dropna(), smallest_gap)
     gap = tested(losses["async"] - losses["sync"])
-    return Comparison({name: _estimate(losses[name]) for name in CONDITIONS}, gap, recovered, undefined)
+    return Comparison({name: estimate(losses[name]) for name in CONDITIONS}, gap, recovered, undefined)
 
 
 def compare_optimizers(frame: pd.DataFrame) -> dict[str, Comparison]:
@@ -83,9 +83,9 @@ def compare_optimizers(frame: pd.DataFrame) -> dict[str, Comparison]:
 
 def tested(values: pd.Series, null: float = 0.0) -> Estimate | None:
     """The mean of one value a seed, with Student's interval and the p-value of its being ``null``."""
-    estimate = _estimate(values)
+    mean = estimate(values)
     known = values.dropna().to_numpy(dtype=float)
-    return estimate and replace(estimate, interval=t_interval(known), p_value=p_value(known - null))
+    return mean and replace(mean, interval=t_interval(known), p_value=p_value(known - null))
 
 
 @cache
@@ -123,7 +123,8 @@ def _share_within_rounding(losses: Mapping[str, Any]) -> Interval:
     return Interval(min(corners), max(corners), "what rounding allows")
 
 
-def _estimate(values: pd.Series) -> Estimate | None:
+def estimate(values: pd.Series) -> Estimate | None:
+    """The mean of one value a seed, and its spread; None without a value."""
     values = values.dropna()
     if values.empty:
         return None
@@ -141,7 +142,7 @@ def _recovered(losses: pd.DataFrame, smallest_gap: float) -> tuple[Estimate | No
         return None, NO_GAP
     if gap.mean <= smallest_gap or (gap.interval is not None and gap.interval.low <= 0.0):
         return None, IN_NOISE
-    shares = _estimate(gains / gaps)
+    shares = estimate(gains / gaps)
     spread = shares.spread if shares and (gaps > smallest_gap).all() else None
     interval = bootstrap_share(gains.to_numpy(), gaps.to_numpy(), smallest_gap)
     return Estimate(float(gains.mean()) / gap.mean, spread, gap.num_seeds, interval), None

@@ -149,10 +149,14 @@ def _share(share: Estimate) -> str:
 
 
 def _seeds(table: Table, comparison: Comparison | None) -> str:
-    """``3``, or ``3/2/3`` where the conditions have different numbers of seeds."""
     if comparison is None:
         return "0"
-    counts = [str(table.num_seeds(comparison, name)) for name in table.conditions]
+    return counts_text(table.num_seeds(comparison, name) for name in table.conditions)
+
+
+def counts_text(num_seeds: Iterable[int]) -> str:
+    """``3``, or ``3/2/3`` where the conditions have different numbers of seeds."""
+    counts = [str(count) for count in num_seeds]
     return counts[0] if len(set(counts)) == 1 else "/".join(counts)
 
 

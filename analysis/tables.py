@@ -146,9 +146,14 @@ def _rows(frames: Mapping[str, pd.DataFrame]) -> tuple[list[Row], list[str]]:
     settings = []
     for model, own in comparisons.items():
         if own:
-            run = frames[model].iloc[0]  # the same for all: runs.comparable refuses anything else
-            settings.append(f"model={model}, {run['num_steps']:,} steps, {run['tokens_seen']:,} tokens a run")
+            settings.append(setting_of(frames[model]))
     return rows, settings
+
+
+def setting_of(frame: pd.DataFrame) -> str:
+    """What the runs of one scale have in common: runs.comparable refuses any that differ in it."""
+    run = frame.iloc[0]
+    return f"model={run['model']}, {run['num_steps']:,} steps, {run['tokens_seen']:,} tokens a run"
 
 
 def _incomplete(experiments: Experiments, name: str, conditions: tuple[str, ...]) -> list[str]:
