@@ -63,6 +63,7 @@ results: venv
 	$(BIN)/python analysis/make_tables.py runs=docs/results-tiny/runs out=docs/results-tiny
 	$(BIN)/python analysis/claims.py runs=docs/results-tiny/runs out=docs/results-tiny
 	$(BIN)/python analysis/make_report.py runs=docs/results-tiny/runs out=docs/results-tiny
+	$(BIN)/python analysis/lr_search.py runs=docs/results-tiny/runs out=docs/lr-search-tiny.md
 
 clean:
 	rm -rf runs results .pytest_cache .ruff_cache .hypothesis .import_linter_cache

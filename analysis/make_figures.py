@@ -16,10 +16,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from asyncpp.arguments import run_command
+from asyncpp.records import write_atomically
 from experiments import Missing, load_experiments
-from figures.catalogue import draw_all
-from figures.style import save
+from figures.rendering import render_all
 from outputs import output_folder, report_passed_over
+
+FORMATS = ("png", "svg")
 
 
 @dataclass
@@ -34,13 +36,16 @@ def main(options: FiguresOptions) -> None:
     experiments = load_experiments(options.runs, options.scale)
     out = output_folder(options.out)
     figures, missing, passed_over = [], [], list(experiments.passed_over)
-    for drawn in draw_all(experiments):
-        if isinstance(drawn, Missing):
-            missing.append(drawn)
+    for entry in render_all(experiments, FORMATS):
+        if isinstance(entry, Missing):
+            missing.append(entry)
             continue
-        files = [str(file) for file in save(drawn.figure, out, drawn.name)]
-        figures.append({"name": drawn.name, "title": drawn.title, "caption": drawn.caption, "files": files})
-        passed_over += drawn.passed_over
+        files = {out / f"{entry.name}.{format_}": image for format_, image in entry.images.items()}
+        for file, image in files.items():
+            write_atomically(file, image)
+        written = [str(file) for file in files]
+        figures.append({"name": entry.name, "title": entry.title, "caption": entry.caption, "files": written})
+        passed_over += entry.passed_over
     if options.json:
         document = {
             "figures": figures,

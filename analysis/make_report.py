@@ -19,7 +19,7 @@ from asyncpp.records import write_atomically
 from claims import judge_claims
 from documents import make_documents
 from experiments import Missing, load_experiments
-from figures.catalogue import Drawn, draw_all
+from figures.rendering import Rendered, render_all
 from ledger.report import to_markdown
 from outputs import command_of, output_folder, report_passed_over
 from overhead import step_time_ratio
@@ -45,11 +45,11 @@ def main(options: ReportOptions) -> None:
     texts = [Text("claims", "Claims", to_markdown(judge_claims(experiments), experiments, command))]
     documents = make_documents(experiments, options.num_stages, options.num_micro_batches)
     texts += [Text(document.file_name, document.title, document.texts[0]) for document in documents.tables]
-    drawn = list(draw_all(experiments))
-    figures = [entry for entry in drawn if isinstance(entry, Drawn)]
+    rendered = list(render_all(experiments, ["svg"]))
+    figures = [entry for entry in rendered if isinstance(entry, Rendered)]
     left_out = [entry for figure in figures for entry in figure.passed_over]
     passed_over = experiments.passed_over + documents.passed_over + left_out
-    missing = documents.not_made + [entry for entry in drawn if isinstance(entry, Missing)]
+    missing = documents.not_made + [entry for entry in rendered if isinstance(entry, Missing)]
     page = render(experiments, texts, figures, missing, passed_over, command)
     write_atomically(out / FILE_NAME, page)
     report_passed_over(passed_over)

@@ -6,18 +6,15 @@ import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 import provenance
 from experiments import Experiments, Missing
-from figures.catalogue import Drawn
-from figures.style import in_style
+from figures.rendering import Rendered
 from runs import PassedOver
 
 TEMPLATE = "report.html.jinja"
@@ -45,7 +42,7 @@ class Text:
 def render(
     experiments: Experiments,
     texts: Sequence[Text],
-    figures: Sequence[Drawn],
+    figures: Sequence[Rendered],
     missing: Sequence[Missing],
     passed_over: Sequence[PassedOver],
     command: str,
@@ -67,13 +64,13 @@ def render(
         texts=[{"anchor": anchor(text.name), "title": text.title, "html": html_of(text.markdown)} for text in texts],
         figures=[
             {
-                "anchor": anchor(drawn.name),
-                "title": drawn.title,
-                "caption": drawn.caption,
-                "data_uri": data_uri(drawn.figure),
-                "width_px": round(drawn.figure.get_figwidth() * PIXELS_PER_INCH),
+                "anchor": anchor(figure.name),
+                "title": figure.title,
+                "caption": figure.caption,
+                "data_uri": data_uri(figure.images["svg"]),
+                "width_px": round(figure.width_in * PIXELS_PER_INCH),
             }
-            for drawn in figures
+            for figure in figures
         ],
         missing=missing,
         sweeps=provenance.sweeps(runs),
@@ -97,12 +94,9 @@ def html_of(markdown: str) -> Markup:
     return Markup(folded.replace("<p>&lt;/details&gt;</p>", "</details>"))
 
 
-def data_uri(figure: Figure) -> str:
-    """The figure as an SVG inside an address."""
-    svg = BytesIO()
-    with in_style():
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.getvalue()).decode()}"
+def data_uri(svg: bytes) -> str:
+    """An SVG inside an address."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 
 def anchor(name: str) -> str:

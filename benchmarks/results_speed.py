@@ -3,8 +3,9 @@
     python benchmarks/results_speed.py [json=true] [num_runs=1000] [runs=docs/results-tiny/runs]
 
 The run folders are copies of ``runs`` under other seeds, until there are enough. Each command is the one that a user
-types, in a process of its own; its time is the processor's, all threads together, so that other programs on the machine
-hardly count. imports_s is what Python takes to import pandas, matplotlib and torch, which is a part of it.
+types, in a process of its own. Its seconds are the clock's, for an idle machine, and the processor's, all processes
+together, so that other programs hardly count. imports is what Python takes to import pandas, matplotlib and torch: a
+part of each.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import yaml
@@ -52,22 +54,31 @@ def copy_runs(runs: Path, out: Path, num_runs: int) -> None:
         (copy / SUMMARY_FILE).write_text(json.dumps(summary | {"seed": seed}))
 
 
-def processor_seconds(command: Sequence[str]) -> float:
+@dataclass(frozen=True)
+class Duration:
+    """In seconds."""
+
+    clock_s: float
+    processor_s: float
+
+
+def duration_of(command: Sequence[str]) -> Duration:
     """Of ``command``, waited for. Raises CalledProcessError where it fails."""
-    before = os.times()
+    before, start_s = os.times(), time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    after, end_s = os.times(), time.perf_counter()
+    processor_s = after.children_user + after.children_system - before.children_user - before.children_system
+    return Duration(end_s - start_s, processor_s)
 
 
-def measure(options: Options, folder: Path) -> dict[str, float]:
-    """Seconds by command."""
+def measure(options: Options, folder: Path) -> dict[str, Duration]:
+    """By command."""
     copy_runs(options.runs, folder / "runs", options.num_runs)
     imports = [sys.executable, "-c", "import matplotlib.figure, pandas, torch"]
     arguments = [f"runs={folder / 'runs'}", f"out={folder / 'results'}"]
     return {
-        "imports_s": processor_seconds(imports),
-        **{f"{name}_s": processor_seconds([sys.executable, f"{ANALYSIS / name}.py", *arguments]) for name in COMMANDS},
+        "imports": duration_of(imports),
+        **{name: duration_of([sys.executable, f"{ANALYSIS / name}.py", *arguments]) for name in COMMANDS},
     }
 
 
@@ -76,13 +87,13 @@ def run(options: Options) -> int:
     there = options.runs.is_dir() and any(find_runs(options.runs))
     require(there, "runs", options.runs, "expected a folder that holds run folders")
     with tempfile.TemporaryDirectory() as folder:
-        seconds = measure(options, Path(folder))
+        durations = measure(options, Path(folder))
     if options.json:
-        print(json.dumps(seconds, indent=2))
+        print(json.dumps({name: asdict(duration) for name, duration in durations.items()}, indent=2))
         return EXIT_DONE
-    print(f"{options.num_runs} runs, processor seconds, {ALLOWED_S:g} allowed")
-    for name, value in seconds.items():
-        print(f"{name:15} {value:6.2f}")
+    print(f"{options.num_runs} runs, {ALLOWED_S:g} s allowed\n{'':15}   clock processor (s)")
+    for name, duration in durations.items():
+        print(f"{name:15} {duration.clock_s:7.2f} {duration.processor_s:9.2f}")
     return EXIT_DONE
 
 

@@ -200,12 +200,6 @@ THEORY = (
 )
 
 
-def draw_all(experiments: Experiments) -> Iterator[Drawn | Missing]:
-    """Every figure in order, at each scale that has its runs, or what makes them."""
-    for entry in (*FAMILIES, *THEORY):
-        yield from draw(experiments, entry.name)
-
-
 def draw(experiments: Experiments, name: str) -> Iterator[Drawn | Missing]:
     """The figure called ``name`` at each scale that has its runs, or what makes them."""
     entry = {entry.name: entry for entry in (*FAMILIES, *THEORY)}[name]

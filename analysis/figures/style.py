@@ -1,8 +1,7 @@
-"""The look that all figures share: sizes, a colour, dash and mark for each thing that is compared, and the files."""
+"""The look that all figures share: sizes, a colour, dash and mark for each thing that is compared."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,9 @@ from matplotlib import rcParams, style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from asyncpp.records import write_atomically
 from labels import CONDITIONS
 
 STYLE = Path(__file__).parents[1] / "asyncpp.mplstyle"
-SUFFIXES = (".png", ".svg")
 
 WIDTH_IN = {1: 3.4, 2: 5.2, 3: 6.9}  # by number of columns: a journal's column, half-way, and its full width
 ROW_HEIGHT_IN = 1.7
@@ -60,16 +57,3 @@ def letter(panels: Sequence[Axes]) -> None:
     """(a), (b), ... before the titles, for captions to name panels by."""
     for index, panel in enumerate(panels):
         panel.set_title(f"({chr(ord('a') + index)}) {panel.get_title()}".rstrip())
-
-
-def save(figure: Figure, out: Path, name: str) -> list[Path]:
-    """Write ``figure`` as out/name with each of SUFFIXES; the same figure gives the same bytes."""
-    paths = [out / f"{name}{suffix}" for suffix in SUFFIXES]
-    with in_style():
-        for path in paths:
-            image = io.BytesIO()
-            is_svg = path.suffix == ".svg"
-            figure.savefig(image, format=path.suffix[1:], metadata={"Date": None} if is_svg else None)
-            write_atomically(path, image.getvalue())
-            figure.set_layout_engine("none")  # the first has laid it out, which takes as long as to draw it
-    return paths

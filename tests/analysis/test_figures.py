@@ -23,8 +23,9 @@ from figures.axes import linear_axis, log_axis, momentum_axis
 from figures.captions import seeds_sentence
 from figures.catalogue import FAMILIES, THEORY, Drawn, draw
 from figures.optimizer_gap import PAPER_SUFFIX, draw_optimizer_gap
+from figures.rendering import Rendered, render, render_all
 from figures.stability import draw_stability
-from figures.style import condition_looks, in_style, save, series_looks
+from figures.style import condition_looks, in_style, series_looks
 from figures.timelines import SCHEDULES, draw_timelines
 from labels import CONDITIONS, OPTIMIZERS
 from quadratic import Method, largest_stable_step
@@ -259,15 +260,15 @@ def test_all_colours_are_the_styles() -> None:
         assert [look["color"] for look in series_looks(list(OPTIMIZERS)).values()] == greys
 
 
-def test_files_are_the_same_for_the_same_runs(planted_runs: Path, tmp_path: Path) -> None:
-    written = []
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        files = save(drawn(planted_runs, "momentum"), tmp_path / name, "momentum")
-        assert [file.name for file in files] == ["momentum.png", "momentum.svg"]
-        written.append([file.read_bytes() for file in files])
-    assert written[0] == written[1]
-    assert written[0][0].startswith(b"\x89PNG")
+def test_images_are_the_same_for_the_same_runs_in_any_process(planted_runs: Path) -> None:
+    rendered = {entry.name: entry for entry in render_all(load_experiments(planted_runs), command.FORMATS)}
+    assert list(rendered) == [entry.name for entry in (*FAMILIES, *THEORY)]
+    for name in ("momentum", "timelines"):
+        entry, figure = rendered[name], drawn(planted_runs, name)
+        assert isinstance(entry, Rendered)
+        assert entry.images == render(figure, command.FORMATS)
+        assert entry.images["png"].startswith(b"\x89PNG") and entry.images["svg"].startswith(b"<?xml")
+        assert entry.width_in == figure.get_figwidth()
 
 
 def test_the_command_draws_what_there_is_and_says_what_makes_the_rest(
