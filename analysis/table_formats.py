@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -29,18 +30,8 @@ def to_markdown(table: Table) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """Title and table. Ours and the paper's stand on separate, marked lines: in separate columns they would be 130
-    wide."""
-    header = ["optimizer", "source", *(TITLES[name] for name in table.columns)]
-    lines = []
-    for index, row in enumerate(table.rows):
-        if row.ours is not None:
-            title = optimizer_title(str(row.optimizer))
-            lines.append([title, _source(table, row), *_cells(table, row.ours, is_ours=True)])
-        is_last_of_optimizer = all(other.optimizer != row.optimizer for other in table.rows[index + 1 :])
-        if row.paper is not None and is_last_of_optimizer:
-            lines.append(["", f"paper [{row.mark}]", *_cells(table, row.paper, is_ours=False)])
-    return "\n".join([f"### {table.title}", "", *aligned(header, lines), ""])
+    """Title and table."""
+    return "\n".join([f"### {table.title}", "", *aligned(_header(table), _lines(table)), ""])
 
 
 def markdown_legend(table: Table) -> str:
@@ -60,25 +51,25 @@ def to_csv(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A tabular with ours and the paper's in separate groups of columns, under a comment with title and legend."""
-    names = [TITLES[name] for name in table.columns]
-    width = len(names)
-    lines = [
-        *(f"% {line}" for line in (table.title, *_legend(table))),
-        rf"\begin{{tabular}}{{l{'r' * (width + 1)}{'r' * width}l}}",
-        r"\toprule",
-        rf" & \multicolumn{{{width + 1}}}{{c}}{{ours}} & \multicolumn{{{width + 1}}}{{c}}{{paper}} \\",
-        rf"\cmidrule(lr){{2-{width + 2}}}\cmidrule(lr){{{width + 3}-{2 * width + 3}}}",
-        " & ".join(["optimizer", *names, "$n$", *names, "mark"]) + r" \\",
-        r"\midrule",
-    ]
-    for row in table.rows:
-        ours = [*_cells(table, row.ours, is_ours=True), _seeds(table, row.ours)]
-        theirs = [*_cells(table, row.paper, is_ours=False), row.mark or MISSING]
-        name = optimizer_title(row.optimizer) if row.optimizer else MISSING
-        cells = [f"{name}, {row.model}" if table.has_scales and row.model else name, *ours, *theirs]
-        lines.append(" & ".join(latex_cell(cell) for cell in cells) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+    """A tabular that fits a page's full width, under a comment with title and legend."""
+    return booktabs([table.title, *_legend(table)], _header(table), _lines(table))
+
+
+def _header(table: Table) -> list[str]:
+    return ["optimizer", "source", *(TITLES[name] for name in table.columns)]
+
+
+def _lines(table: Table) -> list[list[str]]:
+    """Ours and the paper's on separate, marked lines: side by side they would be wider than a page."""
+    lines = []
+    for index, row in enumerate(table.rows):
+        if row.ours is not None:
+            title = optimizer_title(str(row.optimizer))
+            lines.append([title, _source(table, row), *_cells(table, row.ours, is_ours=True)])
+        is_last_of_optimizer = all(other.optimizer != row.optimizer for other in table.rows[index + 1 :])
+        if row.paper is not None and is_last_of_optimizer:
+            lines.append(["", f"paper [{row.mark}]", *_cells(table, row.paper, is_ours=False)])
+    return lines
 
 
 def _legend(table: Table) -> list[str]:
@@ -201,4 +192,4 @@ def booktabs(comments: Sequence[str], header: Sequence[str], lines: Sequence[Seq
 
 
 def latex_cell(text: str) -> str:
-    return text.translate(_LATEX)
+    return re.sub(r"(?<!\w)-(?=\d)", "$-$", text.translate(_LATEX))  # a hyphen before a number is a minus
