@@ -21,6 +21,8 @@ from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, ConfigEr
 
 Options = TypeVar("Options")
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)  # which ask a command to stop
+
 
 def exit_code_of(command: Callable[[], int]) -> int:
     """Run ``command``; what a user got wrong becomes one line on standard error and EXIT_BAD_INPUT."""
@@ -55,9 +57,8 @@ def run_command(
 
 def stop_on_signals() -> None:
     """SIGTERM and SIGUSR2 stop this process as Ctrl-C does, even where a shell started it in the background."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGUSR2, signal.default_int_handler)
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.default_int_handler)
 
 
 def parse_arguments(arguments: Sequence[str], schema: type[Options]) -> Options:

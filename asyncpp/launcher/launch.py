@@ -69,7 +69,12 @@ def _launch_sweep(folder: Path, missing: Sequence[Cell]) -> int:
             jobs = _submit(free, code, ledger, planned)
             here = [cell for cell in free if not isinstance(cell.launcher, SlurmConfig)]
             ledger.add(planned[cell.folder].started_as(this_process()) for cell in here)
-        exit_code = _wait(jobs, here, code)
+
+        def ended(cell: Cell, exit_code: int) -> None:
+            ledger.add([planned[cell.folder].started_as(this_process()).ended_with(exit_code)])
+
+        exit_code = run_cells(here, code, ended) if here else EXIT_DONE
+        exit_code = exit_code or _wait(jobs)
     return exit_code or (EXIT_FAILED if held else EXIT_DONE)
 
 
@@ -107,15 +112,14 @@ def _submit(cells: Sequence[Cell], code: Code, ledger: Ledger, planned: dict[Pat
     return jobs
 
 
-def _wait(jobs: dict[str, Cell], here: Sequence[Cell], code: Code) -> int:
-    """Run what runs on this machine, and wait for Slurm's jobs where that is wanted."""
-    exit_code = run_cells(here, code) if here else EXIT_DONE
+def _wait(jobs: dict[str, Cell]) -> int:
+    """Wait for Slurm's jobs where that is wanted."""
     waited = {job: cell for job, cell in jobs.items() if isinstance(cell.launcher, SlurmConfig) and cell.launcher.wait}
-    if waited and not exit_code:
-        from asyncpp.launcher.slurm import wait_for
+    if not waited:
+        return EXIT_DONE
+    from asyncpp.launcher.slurm import wait_for
 
-        exit_code = wait_for(waited)
-    return exit_code
+    return wait_for(waited)
 
 
 def _prepare_data(cells: Sequence[Cell]) -> None:

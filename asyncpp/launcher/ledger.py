@@ -1,4 +1,4 @@
-"""A sweep's ledger: a line for every cell that it has, and one for every time that a cell is started.
+"""A sweep's ledger: a line for every cell that it has, and one for every time that a cell is started, or has ended.
 
 <runs_dir>/<sweep>/.sweep/
     ledger.jsonl    lines are only added; the last one of a cell counts
@@ -30,6 +30,8 @@ class Entry:
     """run: the folder's name, below the sweep's. launcher: its values. commit, code: what the cell runs.
 
     job: Slurm's id, or <host>:<process id> of what starts it here; None: it was planned, and nothing started yet.
+    exit_code: of its process, minus the signal that killed it. None: it has not ended, or its launch ended before it
+    did, or it is Slurm's, whose accounts tell.
     """
 
     run: str
@@ -39,6 +41,7 @@ class Entry:
     commit: str
     code: str
     job: str | None = None
+    exit_code: int | None = None
     time: str = ""
 
     @classmethod
@@ -49,6 +52,9 @@ class Entry:
 
     def started_as(self, job: str) -> Entry:
         return replace(self, job=job)
+
+    def ended_with(self, exit_code: int) -> Entry:
+        return replace(self, exit_code=exit_code)
 
 
 class Ledger:

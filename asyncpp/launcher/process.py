@@ -6,29 +6,57 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from asyncpp import records
+from asyncpp.arguments import STOP_SIGNALS
 
 Process = subprocess.Popen[bytes]
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Signals that ask to stop reach this process at the end of the block, and no process that is started within.
+
+    Such a process is born deaf to them, and hears them as soon as it unblocks STOP_SIGNALS.
+    """
+    came: list[int] = []
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    handlers = {number: signal.signal(number, keep) for number in STOP_SIGNALS}  # other threads are not deaf
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def start_cell(folder: Path, num_threads: int, environment: Mapping[str, str], output: IO[bytes] | None) -> Process:
     """Start the run of ``folder``. output: where what it prints goes; None for where this process prints.
 
+    A signal that comes while it imports is kept until it can say that it was interrupted.
     environment: variables in addition to this process's; those of Code.environment choose the code.
     """
     threads = {"OMP_NUM_THREADS": str(num_threads), "MKL_NUM_THREADS": str(num_threads)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "asyncpp.launcher.run_cell", str(folder)],
-        stdout=output,
-        stderr=subprocess.STDOUT if output else None,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,  # a Ctrl-C reaches this process, which passes it on once
-        env=os.environ | dict(environment) | threads,
-    )
+    with signals_held():
+        return subprocess.Popen(
+            [sys.executable, "-m", "asyncpp.launcher.run_cell", str(folder)],
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C reaches this process, which passes it on once
+            env=os.environ | dict(environment) | threads,
+        )
 
 
 def output_file(folder: Path) -> IO[bytes]:

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from asyncpp import records
+from asyncpp.errors import EXIT_INTERRUPTED
+from asyncpp.records import Status
 
 
 class CellWatcher:
@@ -50,10 +52,11 @@ class CellWatcher:
                 numbers = f"loss {row['train/loss'] or float('nan'):.3f}  {speed:,.0f} tokens/s"
                 self._bars.update(self._tasks[folder], completed=row["step"] + 1, numbers=numbers)
 
-    def ended(self, folder: Path) -> None:
-        """Say how the run in ``folder`` ended."""
+    def ended(self, folder: Path, exit_code: int) -> None:
+        """Say how the run in ``folder`` ended, with ``exit_code`` of its process."""
         self._num_ended += 1
-        summary = records.read_summary(folder) or {"status": "died"}
+        unfinished = Status.INTERRUPTED if exit_code == EXIT_INTERRUPTED else "died"
+        summary = records.read_summary(folder) or {"status": unfinished}
         loss = summary.get("val_loss")
         result = f"val loss {loss:.4f}  {summary['duration_s']:.0f} s" if loss else summary["status"]
         if folder in self._tasks:

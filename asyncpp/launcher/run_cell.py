@@ -5,10 +5,11 @@ python -m asyncpp.launcher.run_cell runs/demo/<run>
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
-from asyncpp.arguments import exit_code_of, stop_on_signals
+from asyncpp.arguments import STOP_SIGNALS, exit_code_of, stop_on_signals
 from asyncpp.errors import EXIT_INTERRUPTED
 from asyncpp.saved_config import read_config
 
@@ -24,9 +25,10 @@ def main() -> int:
         return run(config)
 
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # those that came while this process started, too
         return exit_code_of(command)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print("interrupted; run the same command again to go on", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 

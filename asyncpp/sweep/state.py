@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from asyncpp import records
-from asyncpp.errors import require
+from asyncpp.errors import EXIT_INTERRUPTED, require
 from asyncpp.launcher import slurm_commands
 from asyncpp.launcher.ledger import CLAIM_FILE, Entry, Ledger
 from asyncpp.launcher.process import last_line_of, last_words
@@ -21,7 +21,7 @@ class State(StrEnum):
     RUNNING = "running"
     QUEUED = "queued"
     FAILED = "failed"
-    STOPPED = "stopped"  # as it was asked to; ``run`` goes on
+    STOPPED = "stopped"  # as it was asked to, or its launch was killed; ``run`` goes on
     MISSING = "missing"  # never started
 
 
@@ -101,7 +101,7 @@ def _judge(
         return State.RUNNING, None
     if records.is_locked(folder, CLAIM_FILE):
         return State.QUEUED, None
-    if status == Status.INTERRUPTED:
+    if status == Status.INTERRUPTED or (status is None and _was_cut_short(folder, entry)):
         words = last_line_of(folder / records.OUTPUT_FILE)
         return State.STOPPED, words if words.startswith("error:") else None  # as when it was requeued too often
     slurm = ended.get(entry.job or "", "")
@@ -114,6 +114,15 @@ def _judge(
         words = last_line_of(ledger.jobs / f"{entry.job}_0_log.err") or "no word from the job"
         return State.FAILED, f"{words} (Slurm: {slurm or 'the job is gone'})"
     return State.MISSING, None
+
+
+def _was_cut_short(folder: Path, entry: Entry) -> bool:
+    """Whether a process of this machine that left no summary was stopped, or ended when its launch had been killed.
+
+    What ends by itself while its launch looks on is a failure.
+    """
+    was_started = entry.launcher["name"] == "local" and (folder / records.OUTPUT_FILE).is_file()
+    return was_started and entry.exit_code in (None, EXIT_INTERRUPTED)
 
 
 def count(states: Iterable[CellState]) -> dict[str, int]:

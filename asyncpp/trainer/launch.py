@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from asyncpp.arguments import STOP_SIGNALS
 from asyncpp.pipeline.mesh import PeerLost, Position
 from asyncpp.pipeline.runtime import ActionFailed, spell
 from asyncpp.schedule.action import Action, Kind
 from asyncpp.trainer.ending import RankFailed, TrainingFailed
 from asyncpp.trainer.rank import train_rank
 from asyncpp.trainer.saving import Start
-from asyncpp.trainer.stop import SIGNALS, Stopped, say_so, stop_requests
+from asyncpp.trainer.stop import Stopped, say_so, stop_requests
 
 if TYPE_CHECKING:
     from asyncpp.config import Config
@@ -92,7 +93,7 @@ def launch(config: Config, folder: Path, start: Start) -> dict[str, float]:
 def _start_forkserver() -> None:
     """Start it deaf to the signals that stop a run: Slurm sends them to every process of a job."""
     resource_tracker.ensure_running()  # which the next line would start, and which lets signals in
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         forkserver.ensure_running()
     finally:
@@ -184,7 +185,7 @@ def _rank_main(
     rank: int, config: Config, folder: Path, start: Start, port: int, cells: Any, connection: Connection
 ) -> None:
     """The life of a rank's process. It ends at once, whatever its threads still wait for."""
-    for number in SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the process that started it decides
     threading.Thread(target=_leave_when_alone, args=(connection,), daemon=True).start()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())

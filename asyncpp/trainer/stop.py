@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+from asyncpp.arguments import STOP_SIGNALS
 
 
 class Stopped(Exception):
@@ -33,7 +33,7 @@ def stop_requests(on_request: Callable[[], None] = lambda: None) -> Iterator[Cal
             asked = True
             on_request()
 
-    before = {number: signal.signal(number, take) for number in SIGNALS}
+    before = {number: signal.signal(number, take) for number in STOP_SIGNALS}
     try:
         yield lambda: asked
     finally:

@@ -107,6 +107,27 @@ def test_cells_of_this_machine_are_known_by_their_locks(tmp_path: Path):
     assert states == [State.RUNNING, State.QUEUED, State.STOPPED, State.MISSING]
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "words", "told"),
+    [
+        (None, "", (State.STOPPED, None)),  # all processes were killed at once, so none of them says anything
+        (None, "note: 8 threads", (State.STOPPED, None)),
+        (None, "error: data.root=x: gone", (State.STOPPED, "error: data.root=x: gone")),  # it outlived its launch
+        (75, "interrupted; run the same command again to go on", (State.STOPPED, None)),
+        (-9, "error: the run was killed by SIGKILL", (State.FAILED, "error: the run was killed by SIGKILL")),
+        (2, "error: data.root=x: gone", (State.FAILED, "error: data.root=x: gone")),
+        (1, "", (State.FAILED, "it left no word")),
+    ],
+)
+def test_a_process_that_left_no_summary_failed_only_if_it_ended_by_itself(tmp_path: Path, exit_code, words, told):
+    ledger = Ledger(tmp_path)
+    started = entry("a", "host:1", "local")
+    ledger.add([started if exit_code is None else started.ended_with(exit_code)])
+    made(ledger, "a", output=words)
+    (cell,) = states_of(ledger)
+    assert (cell.state, cell.error) == told
+
+
 def test_a_ledger_keeps_the_last_word_of_each_run_and_passes_over_a_half_line(tmp_path: Path):
     ledger = Ledger(tmp_path)
     ledger.add([entry("a", None), entry("b", None)])

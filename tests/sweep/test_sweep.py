@@ -13,8 +13,10 @@ import pytest
 
 from asyncpp import records
 from asyncpp.errors import ConfigError
+from asyncpp.launcher.ledger import Ledger
 from asyncpp.sweep.expand import SweepOptions, expand
 from asyncpp.sweep.file import load_sweep
+from asyncpp.sweep.state import State, states_of
 
 
 def sweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -103,6 +105,24 @@ def test_an_interrupted_sweep_leaves_no_process_and_no_finished_run(tmp_path, tm
         (run.folder / records.LOCK_FILE).touch()
         with records.locked(run.folder):  # nobody else holds it any more
             assert not records.is_finished(run.folder)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_cell_that_is_stopped_while_it_imports_says_so_and_did_not_fail(tmp_path, tmp_path_factory, start, how):
+    data_root = tmp_path_factory.getbasetemp().parent / "data"
+    scale = {"trainer.num_steps": 100000, "data.num_validation_sequences": 8, "data.root": str(data_root)}
+    mine = {"claim": "none", "paper": "none", "seeds": [0], "scales": {"tiny": scale}}
+    (tmp_path / "mine.yaml").write_text(json.dumps(mine))
+    process = start("asyncpp.sweep", "run", "mine.yaml")
+    while not (outputs := list(tmp_path.glob(f"runs/mine/*/{records.OUTPUT_FILE}"))):  # made as its process is started
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    process.send_signal(how)
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 75 and "Traceback" not in stderr
+    assert outputs[0].read_text() == "interrupted; run the same command again to go on\n"
+    (cell,) = states_of(Ledger(tmp_path / "runs" / "mine"))
+    assert (cell.state, cell.error) == (State.STOPPED, None)
 
 
 @pytest.mark.parametrize("name", ["q,1=2", "é (x) [y]", "it's", "a\\'b", "123", "~x", "null", "a b"])
