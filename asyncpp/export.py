@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncpp.config import Config
+    from asyncpp.correction.base import Correction
     from asyncpp.model.hf_folder import TokenizerFile
     from asyncpp.parameters import ParameterInfo
     from asyncpp.trainer.checkpoint.reader import Checkpoint
@@ -101,6 +102,7 @@ def final_weights(config: Config, checkpoint: Checkpoint, reading: str = "x") ->
 
     Raises ConfigError where the run's correction has no z, CheckpointDamaged.
     """
+    require_reading(config, reading)
     from asyncpp.model.layout import parameter_infos
     from asyncpp.pipeline.partition import indices_by_part
 
@@ -115,23 +117,34 @@ def final_weights(config: Config, checkpoint: Checkpoint, reading: str = "x") ->
 
 def _z_weights(config: Config, checkpoint: Checkpoint, part: int, infos: Sequence[ParameterInfo]) -> dict[str, Tensor]:
     """z of one part of the model, as the run's own correction makes it of its state."""
-    from hydra.utils import get_class
-
     from asyncpp.pipeline.delay import version_of
 
     weights = [checkpoint.read(weight_name(info.name)) for info in infos]
     profile, last = config.profile, checkpoint.info.step - 1
-    correction = get_class(config.correction.correction)(
-        config.correction, weights, profile.delays[part], config.trainer.num_steps
-    )
+    correction = _correction(config, weights, profile.delays[part])
     for kind, tensors in correction.state.items():
         for info, tensor in zip(infos, tensors, strict=True):
             tensor.copy_(checkpoint.read(correction_name(info.name, kind)))
     staleness = last - version_of(last, correction.delay(last, profile.delay(part, last)))
     z = correction.z_weights(weights, staleness)
-    if z is None:
-        raise ConfigError("weights", "z", f"expected x: correction={config.correction.name} has no other reading")
+    assert z is not None  # as require_reading has found
     return dict(zip([info.name for info in infos], z, strict=True))
+
+
+def require_reading(config: Config, reading: str) -> None:
+    """Raise ConfigError where weights of ``config`` cannot be read so. No checkpoint is asked."""
+    import torch
+
+    some = [torch.zeros(1)]
+    has_reading = reading == "x" or _correction(config, some, delay=1).z_weights(some, staleness=1) is not None
+    require(has_reading, "weights", reading, f"expected x: correction={config.correction.name} has no other reading")
+
+
+def _correction(config: Config, weights: list[Tensor], delay: int) -> Correction:
+    """The run's own, of a part with ``weights`` and at most ``delay``."""
+    from hydra.utils import get_class
+
+    return get_class(config.correction.correction)(config.correction, weights, delay, config.trainer.num_steps)
 
 
 def tokenizer_of(data: DataConfig, folder: str | None) -> TokenizerFile:

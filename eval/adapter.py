@@ -14,6 +14,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from asyncpp.errors import require
@@ -35,6 +36,12 @@ class Generated:
     text: str = ""
 
 
+def num_tokens_of_longest(texts: Iterable[str], tokenizer: Tokenizer) -> int:
+    """Of ``texts``; 0 of none."""
+    encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    return max((len(encoding) for encoding in encoded), default=0)
+
+
 class AsyncppLM(TemplateLM):
     """max_length: tokens that the model may see at once; None is what it was trained on. batch_size: see Scorer."""
 
@@ -46,11 +53,6 @@ class AsyncppLM(TemplateLM):
         self.scorer = Scorer(evaluated.model, evaluated.vocab_size, self.max_length, batch_size)
         # The choices of an item bring the same context one after the other.
         self._encode = lru_cache(maxsize=4)(lambda text: self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-    def longest(self, texts: Iterable[str]) -> int:
-        """Tokens of the longest of ``texts``; 0 of none."""
-        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return max((len(encoding) for encoding in encoded), default=0)
 
     @property
     def eot_token_id(self) -> int:

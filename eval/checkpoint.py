@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncpp.errors import ConfigError, require
-from asyncpp.export import final_weights, located, open_checkpoint, require_tokens_of, tokenizer_of
+from asyncpp.export import final_weights, located, open_checkpoint, require_reading, require_tokens_of, tokenizer_of
 from asyncpp.saved_config import read_config
 from eval.search import HF_CONFIG_FILE
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
 
+    from asyncpp.config import Config
     from asyncpp.model.config import LlamaConfig
     from asyncpp.model.llama import Stage
 
@@ -41,63 +42,99 @@ class Evaluated:
     max_length: int
 
 
+@dataclass(frozen=True)
+class Described:
+    """What is known of a model before its weights are read. tokenizer_file, and the others: as Evaluated has them."""
+
+    config: LlamaConfig
+    tokenizer_file: Path
+    tokenizer: Tokenizer
+    prefix_token: int
+    max_length: int
+
+
+def describe(folder: Path, reading: str, tokenizer: str | None) -> Described:
+    """The model of ``folder``, a run's or an exported model's. Raises ConfigError where it cannot be scored so."""
+    if (folder / HF_CONFIG_FILE).is_file():
+        return _describe_exported(folder, reading, tokenizer)
+    return _describe_run(read_config("ckpt", folder), reading, tokenizer)
+
+
+def _describe_run(config: Config, reading: str, tokenizer: str | None) -> Described:
+    require_reading(config, reading)
+    file = tokenizer_of(config.data, tokenizer)
+    return Described(
+        config=config.model,
+        tokenizer_file=file.path,
+        tokenizer=_read_tokenizer(file.path, config.data.vocab_size),
+        prefix_token=file.end_of_document_id,
+        max_length=config.data.sequence_length,
+    )
+
+
+def _describe_exported(folder: Path, reading: str, tokenizer: str | None) -> Described:
+    from asyncpp.model.hf_config import read_hf_config
+    from asyncpp.model.hf_folder import read_model_config
+
+    require(reading == "x", "weights", reading, "expected x: an exported model has those of its export")
+    config = read_model_config("ckpt", folder)
+    described = read_hf_config("ckpt", folder)
+    for name in ("bos_token_id", "max_position_embeddings"):
+        accepted = f"expected a {HF_CONFIG_FILE} with a whole number as {name}"
+        require(type(described.get(name)) is int, "ckpt", folder, accepted)
+    file = Path(tokenizer or folder) / "tokenizer.json"
+    return Described(
+        config=config,
+        tokenizer_file=file,
+        tokenizer=_read_tokenizer(file, config.vocab_size),
+        prefix_token=described["bos_token_id"],
+        max_length=described["max_position_embeddings"],
+    )
+
+
 def load(ckpt: Path, reading: str, tokenizer: str | None, dtype: str, device: str) -> Evaluated:
     """The model that ``ckpt`` names, one of those that eval.search gives. Raises ConfigError, CheckpointDamaged."""
     if (ckpt / HF_CONFIG_FILE).is_file():
-        return _from_transformers(ckpt, reading, tokenizer, dtype, device)
+        described = _describe_exported(ckpt, reading, tokenizer)
+        return _evaluated(ckpt, None, described, _exported_weights(ckpt, described.config), dtype, device)
     from asyncpp.trainer.checkpoint.manifest import CheckpointDamaged
 
     if not ckpt.is_dir():
         raise CheckpointDamaged(ckpt, "is gone")  # since it was found
     run_folder, step = located(ckpt)
     config = read_config("ckpt", run_folder)
-    tokenizer_file = tokenizer_of(config.data, tokenizer)
+    described = _describe_run(config, reading, tokenizer)
     checkpoint = open_checkpoint(run_folder, step)
     if tokenizer is None:
         require_tokens_of(config, checkpoint)
     weights = final_weights(config, checkpoint, reading)
-    own_tokenizer = _read_tokenizer(tokenizer_file.path, config.data.vocab_size)
-    return Evaluated(
-        folder=run_folder,
-        name=f"step-{checkpoint.info.step:08d}",
-        step=checkpoint.info.step,
-        model_digest=_digest(weights, config.model, tokenizer_file.path),
-        model=_built(config.model, weights, dtype, device),
-        vocab_size=config.model.vocab_size,
-        tokenizer=own_tokenizer,
-        prefix_token=tokenizer_file.end_of_document_id,
-        max_length=config.data.sequence_length,
-    )
+    return _evaluated(run_folder, checkpoint.info.step, described, weights, dtype, device)
 
 
-def _from_transformers(ckpt: Path, reading: str, tokenizer: str | None, dtype: str, device: str) -> Evaluated:
-    from asyncpp.model.hf_config import read_hf_config
-    from asyncpp.model.hf_folder import read_model_config, read_weights
+def _exported_weights(folder: Path, config: LlamaConfig) -> dict[str, Tensor]:
+    from asyncpp.model.hf_folder import read_weights
     from asyncpp.model.layout import parameter_infos
 
-    require(reading == "x", "weights", reading, f"expected x: {ckpt} has the weights that it was exported with")
-    config = read_model_config("ckpt", ckpt)
     infos = parameter_infos(config)
     try:
-        weights = dict(zip([info.name for info in infos], read_weights(ckpt, config, infos), strict=True))
+        return dict(zip([info.name for info in infos], read_weights(folder, config, infos), strict=True))
     except ConfigError as error:
-        raise ConfigError("ckpt", ckpt, error.accepted) from None
-    described = read_hf_config("ckpt", ckpt)
-    for name in ("bos_token_id", "max_position_embeddings"):
-        accepted = f"expected a {HF_CONFIG_FILE} with a whole number as {name}"
-        require(type(described.get(name)) is int, "ckpt", ckpt, accepted)
-    file = Path(tokenizer or ckpt) / "tokenizer.json"
-    own_tokenizer = _read_tokenizer(file, config.vocab_size)
+        raise ConfigError("ckpt", folder, error.accepted) from None
+
+
+def _evaluated(
+    folder: Path, step: int | None, described: Described, weights: Mapping[str, Tensor], dtype: str, device: str
+) -> Evaluated:
     return Evaluated(
-        folder=ckpt,
-        name="model",
-        step=None,
-        model_digest=_digest(weights, config, file),
-        model=_built(config, weights, dtype, device),
-        vocab_size=config.vocab_size,
-        tokenizer=own_tokenizer,
-        prefix_token=described["bos_token_id"],
-        max_length=described["max_position_embeddings"],
+        folder=folder,
+        name="model" if step is None else f"step-{step:08d}",
+        step=step,
+        model_digest=_digest(weights, described.config, described.tokenizer_file),
+        model=_built(described.config, weights, dtype, device),
+        vocab_size=described.config.vocab_size,
+        tokenizer=described.tokenizer,
+        prefix_token=described.prefix_token,
+        max_length=described.max_length,
     )
 
 

@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,15 +29,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file fin
 
 from asyncpp.arguments import stop_on_signals
 from asyncpp.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, require
+from asyncpp.export import located
 from asyncpp.hydra_command import CONF, hydra_exit_code_of
 from asyncpp.records import require_writable
 from eval.config import ALL, AUTO, NEWEST, WATCH, EvalConfig, from_hydra
-from eval.search import find, follow
+from eval.search import find, follow, runs_of
 
 if TYPE_CHECKING:
-    from eval.adapter import AsyncppLM
+    from tokenizers import Tokenizer
+
+    from eval.checkpoint import Described
     from eval.results import Results
     from eval.tasks import Tasks
+
+MOST_TOLD = 5  # folders that are refused for one reason
 
 
 def main() -> int:
@@ -69,6 +75,7 @@ def run(config: EvalConfig) -> int:
         os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     found = None if config.checkpoints == WATCH else find(config.ckpt, every=config.checkpoints == ALL)
     tasks = _prepared(config, data_root)
+    _require_scorable(config, runs_of(config.ckpt) if found is None else found, tasks)
     documents = []
     for ckpt in follow(config.ckpt) if found is None else found:
         scored = _score(config, ckpt, tasks)
@@ -120,23 +127,71 @@ def _score(config: EvalConfig, ckpt: Path, tasks: Tasks) -> tuple[Results, list[
     settings = config.settings | {"max_length": lm.max_length}
     results = Results(evaluated, config.weights)
     unscored = [task for task in config.tasks if config.again or not results.find(task, settings)]
-    _require_room(config, lm, tasks, unscored)
+    _require_room(config, lm.max_length, evaluated.tokenizer, tasks, unscored)
     for task in unscored:
         print(f"{results.title}: {task}", file=sys.stderr)
         results.add(entry_of(task, settings, tasks.evaluate(lm, task, config.limit)), settings)
     return results, [entry for task in config.tasks if (entry := results.find(task, settings))]
 
 
-def _require_room(config: EvalConfig, lm: AsyncppLM, tasks: Tasks, names: list[str]) -> None:
+def _require_scorable(config: EvalConfig, ckpts: list[Path], tasks: Tasks) -> None:
+    """Raise ConfigError, before the first of ``ckpts`` is scored, that names all whose folders say that they can't be.
+
+    What only weights tell, such as damage, shows when they are read.
+    """
+    from eval.checkpoint import describe
+    from eval.results import FOLDER
+
+    folders = list(dict.fromkeys(located(ckpt)[0] for ckpt in ckpts if ckpt.is_dir()))
+    described: dict[Path, Described] = {}
+
+    def check(folder: Path) -> None:
+        described[folder] = describe(folder, config.weights, config.tokenizer)
+        require_writable(folder / FOLDER, "ckpt", str(folder))
+
+    def check_room(folder: Path) -> None:
+        model = described[folder]
+        _require_room(config, config.max_length or model.max_length, model.tokenizer, tasks, config.tasks)
+
+    _refuse_together(folders, check)
+    rooms = {(config.max_length or model.max_length, model.tokenizer_file.read_bytes()) for model in described.values()}
+    if len(rooms) > 1:  # else the first one to be scored is refused, or none, and no item is read before
+        _refuse_together(folders, check_room)
+
+
+def _refuse_together(folders: list[Path], check: Callable[[Path], None]) -> None:
+    """Run ``check`` on every folder. Raises ConfigError with all that it refuses, and of which folders."""
+    refused: dict[str, tuple[ConfigError, list[Path]]] = {}
+    for folder in folders:
+        try:
+            check(folder)
+        except ConfigError as error:
+            refused.setdefault(str(error), (error, []))[1].append(folder)
+
+    def whose(error: ConfigError, own: list[Path]) -> str:
+        if len(folders) == 1 or error.key == "ckpt":  # whose value is the folder
+            return ""
+        more = f" and {len(own) - MOST_TOLD} more" if len(own) > MOST_TOLD else ""
+        return f" ({', '.join(map(str, own[:MOST_TOLD]))}{more})"
+
+    if refused:
+        (first, own), *others = refused.values()
+        further = "".join(f"; {error}{whose(error, theirs)}" for error, theirs in others)
+        raise ConfigError(first.key, first.value, f"{first.accepted}{whose(first, own)}{further}")
+
+
+def _require_room(config: EvalConfig, max_length: int, tokenizer: Tokenizer, tasks: Tasks, names: list[str]) -> None:
     """Raise ConfigError, before the first of them is scored, where a task has a continuation that the model can't see.
 
     A tokenizer that joins it with its context may need a token more: the scorer refuses that, too.
     """
-    lengths = {name: lm.longest(tasks.continuations(name, config.limit)) for name in names}
+    from eval.adapter import num_tokens_of_longest
+
+    lengths = {name: num_tokens_of_longest(tasks.continuations(name, config.limit), tokenizer) for name in names}
     name = max(lengths, key=lambda name: lengths[name], default="")
     longest = lengths.get(name, 0)
     accepted = f"expected {longest} or more: a continuation of {name} has {longest} tokens"
-    require(lm.max_length >= longest, "max_length", lm.max_length, accepted)
+    require(max_length >= longest, "max_length", max_length, accepted)
 
 
 def _show(results: Results, entries: list[dict[str, Any]]) -> None:

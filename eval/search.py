@@ -56,6 +56,11 @@ def follow(patterns: Sequence[str]) -> Iterator[Path]:
             time.sleep(POLL_S)
 
 
+def runs_of(patterns: Sequence[str]) -> list[Path]:
+    """The runs that ``follow`` begins with, which says what it passes over. Raises ConfigError as it does."""
+    return _matching(patterns, _fault_of_run, "no run", lambda line: None)
+
+
 def _matching(
     patterns: Sequence[str], fault_of: Callable[[Path], str | None], nothing: str, warn: Callable[[str], None]
 ) -> list[Path]:

@@ -36,6 +36,7 @@ class Tasks:
         self._manager = _manager_of(names)
         _require_data(names, data_root)
         self._loaded: dict[str, TaskDict] = {}
+        self._continuations: dict[tuple[str, int | None], set[str]] = {}
         self._cache = tempfile.TemporaryDirectory()  # goes with this object, to which loaded items refer
 
     def evaluate(self, lm: LM, name: str, limit: int | None) -> Any:
@@ -53,7 +54,9 @@ class Tasks:
 
     def continuations(self, name: str, limit: int | None) -> set[str]:
         """The texts that the items of a task have scored behind a context: choices and answers. limit: see above."""
-        texts: set[str] = set()
+        if (name, limit) in self._continuations:
+            return self._continuations[name, limit]
+        texts = self._continuations[name, limit] = set()
         for task in self.load(name)["tasks"].values():
             for index, document in task.doc_iterator(limit=limit):
                 made: Any = task.construct_requests(document, ctx="", metadata=(name, index, 1))

@@ -181,6 +181,40 @@ def test_weights_are_read_at_z_where_the_correction_has_one(token_root, evaluate
     assert results_of(run, "step-00000005-z")["weights"] == "z" and results_of(run)["weights"] == "x"
 
 
+@pytest.mark.parametrize("which", ["newest", "all", "watch"])
+def test_where_some_runs_have_no_z_none_is_scored_and_all_of_them_are_named(which, token_root, evaluate, tmp_path):
+    shared = (*small_run(token_root), "delay=one_step")
+    corrections = {"a": "ef", "b": "none", "c": "lr_damping", **{f"d{i}": "none" for i in range(6)}}
+    for name, correction in corrections.items():
+        config = config_of(*shared, f"correction={correction}")
+        previous = {info.name: torch.zeros(info.shape) for info in parameter_infos(config.model)}
+        make_run(tmp_path / "runs" / name, config, previous=previous if correction == "ef" else None)
+    folder = tmp_path / "runs"
+    code, out, err = evaluate(f"ckpt={folder}/*", "tasks=[piqa]", "weights=z", f"checkpoints={which}")
+    assert code == 2 and out == "" and not list(tmp_path.glob("runs/*/eval"))
+    told = ", ".join(str(folder / name) for name in ("b", "d0", "d1", "d2", "d3"))
+    assert err == (
+        f"error: weights=z: expected x: correction=none has no other reading ({told} and 2 more); "
+        f"weights=z: expected x: correction=lr_damping has no other reading ({folder / 'c'})\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.sequence_length=3", "max_length=3: expected 5 or more: a continuation of piqa has 5 tokens"),
+        ("data.root=gone", "tokenizer=gone/local: expected a folder of prepared tokens, with a tokenizer.json"),
+    ],
+)
+def test_what_one_of_several_cannot_do_is_refused_before_any_is_scored(
+    override, message, run, token_root, evaluate, tmp_path
+):
+    other = make_run(run.with_name("two"), config_of(*small_run(token_root), override))
+    code, out, err = evaluate(f"ckpt=[{run},{other}]", "tasks=[piqa]")
+    assert code == 2 and out == "" and not list(tmp_path.glob("runs/*/eval"))
+    assert err == f"error: {message} ({other})\n"
+
+
 def test_few_shot_examples_stand_before_the_item(run, evaluate):
     assert evaluate(f"ckpt={run}", "tasks=[arc_easy]", "num_fewshot=2", "max_length=512")[0] == 0
     (entry,) = results_of(run)["results"]
