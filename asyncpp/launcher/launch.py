@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -108,7 +109,8 @@ def _submit(cells: Sequence[Cell], code: Code, ledger: Ledger, planned: dict[Pat
             ledger.add([planned[cell.folder].started_as(job)])
 
         submit(of_slurm, code, started)
-        print(f"submitted {len(jobs)} jobs; python -m asyncpp.sweep status {ledger.folder.name} shows them", flush=True)
+        place = shlex.join([ledger.folder.name, f"runs_dir={ledger.folder.parent}"])
+        print(f"submitted {len(jobs)} jobs; python -m asyncpp.sweep status {place} shows them", flush=True)
     return jobs
 
 

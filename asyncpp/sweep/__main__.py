@@ -10,7 +10,8 @@
     python -m asyncpp.sweep cancel demo                  what runs saves its state first; run goes on from there
     python -m asyncpp.sweep prune demo                   says what could go; confirm=true removes it
 
-A cell is a run in a process or job of its own, in runs/<sweep>/. All cells are checked, and the data is prepared,
+A cell is a run in a process or job of its own, in runs/<sweep>/; with runs_dir=<folder>, which every command but list
+takes, in <folder>/<sweep>/. All cells are checked, and the data is prepared,
 before the first one starts. What `python -m asyncpp.train -m ... hydra/launcher=local|slurm` starts is a sweep, too,
 and its name is its sweep_name.
 """

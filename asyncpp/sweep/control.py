@@ -8,7 +8,7 @@ import socket
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asyncpp import records
 from asyncpp.arguments import parse_arguments
@@ -38,7 +38,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 
 def retry(name: str, arguments: Sequence[str]) -> int:
-    """Start the failed cells again: their configuration as it was, with the code as it is now.
+    """Start the failed cells again, where they are: their configuration as it was, with the code as it is now.
 
     ``launcher.<key>=<value>`` changes how they are started.
     """
@@ -58,7 +58,9 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _cell_of(ledger: Ledger, entry: Entry, changes: Sequence[str]) -> Cell:
-    config = read_config("run", ledger.folder / entry.run)
+    """The cell of ``entry``, whose folder may have been made elsewhere, or seen from elsewhere."""
+    place = {"runs_dir": str(ledger.folder.parent), "sweep_name": ledger.folder.name}
+    config = replace(read_config("run", ledger.folder / entry.run), **place)
     launcher = launcher_from(entry.launcher, changes)
     launcher.check(config)
     return Cell(tuple(entry.overrides), config, launcher)

@@ -12,7 +12,10 @@ import pytest
 from asyncpp import records
 from asyncpp.launcher.ledger import CLAIM_FILE, Entry, Ledger
 from asyncpp.launcher.slurm_commands import SlurmFailed
-from asyncpp.sweep.control import cancel
+from asyncpp.sweep import control
+from asyncpp.sweep.control import cancel, retry
+from asyncpp.sweep.expand import SweepOptions, expand
+from asyncpp.sweep.file import load_sweep
 from asyncpp.sweep.prune import prune
 from asyncpp.sweep.state import State, states_of
 from asyncpp.sweep.status import status
@@ -67,6 +70,22 @@ def test_a_run_that_outlived_its_launch_is_left_alone(tmp_path: Path, capsys):
     with records.locked(folder):
         assert cancel("s", [f"runs_dir={tmp_path}"]) == 1
     assert "left alone: a: their launch has died" in capsys.readouterr().err
+
+
+def test_what_failed_is_started_again_where_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As after the folder was moved, or where a relative one is seen from another."""
+    first, second, *_ = expand("demo", load_sweep("demo"), SweepOptions(seeds=[0], runs_dir="then"))
+    ledger = Ledger(tmp_path / "now" / "moved")
+    for cell, status_ in ((first, "failed"), (second, "finished")):
+        folder = made(ledger, cell.folder.name, summary=json.dumps({"status": status_}))
+        (folder / records.CONFIG_FILE).write_text(cell.config.to_yaml())
+        ledger.add([entry(cell.folder.name, "host:1", "local")])
+    started = []
+    monkeypatch.setattr(control, "launch", lambda cells: started.extend(cells) or 0)
+    assert retry("moved", [f"runs_dir={tmp_path / 'now'}", "launcher.num_parallel=3"]) == 0
+    (again,) = started
+    assert again.folder == ledger.folder / first.folder.name and again.config.hash() == first.config.hash()
+    assert again.launcher.num_parallel == 3
 
 
 def test_every_state_and_what_is_said_of_it(tmp_path: Path, slurm):
