@@ -57,10 +57,10 @@ class Config:
         require(0 <= self.seed < 2**32, "seed", self.seed, "expected zero or more, below 2**32")
         require(bool(self.runs_dir), "runs_dir", self.runs_dir, "expected the path of a folder")
         require(
-            self.sweep_name not in ("", ".", "..") and "/" not in self.sweep_name,
+            self.sweep_name != "" and not self.sweep_name.startswith(".") and "/" not in self.sweep_name,
             "sweep_name",
             self.sweep_name,
-            "expected a folder's name, without a slash",
+            "expected a folder's name, without a slash and without a dot in front, which would hide its runs",
         )
         known = self.resume in ("auto", "never") or Path(self.resume).is_dir()
         require(known, "resume", self.resume, "expected auto, never, or the folder of a run or of a checkpoint")

@@ -63,6 +63,7 @@ BAD_INPUT = {
     "runs_dir=/proc/x": "runs_dir=/proc/x: expected a folder that can be written",
     "sweep_name=a/b": "sweep_name=a/b: expected a folder's name, without a slash",
     "sweep_name=..": "sweep_name=..: expected a folder's name",
+    "sweep_name=.hidden": "sweep_name=.hidden: expected a folder's name, without a slash and without a dot in front",
     "nonsense": "nonsense",
     "optimizer=[adamw": "optimizer=[adamw",
     "optimizer=adamw,muon": "optimizer=adamw,muon",

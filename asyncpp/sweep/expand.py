@@ -50,6 +50,8 @@ def overrides_of_cells(name: str, sweep: SweepFile, options: SweepOptions) -> li
     for key, values in {"cells": scale.cells, **{f"grid.{key}": values for key, values in scale.grid.items()}}.items():
         require(len(values) > 0, key, values, f"expected at least one in the sweep file {name}")
     place = {"sweep_name": sweep.folder_of(Path(name).stem), "runs_dir": options.runs_dir}
+    accepted = "expected a name without ${, which stands for another key's value and could differ from cell to cell"
+    require("${" not in place["sweep_name"], "sweep_name", place["sweep_name"], accepted)
     shared = [*_overrides(place), *_overrides(scale.overrides)]
     return [
         (

@@ -1,4 +1,7 @@
-"""A sweep file: one of sweeps/, or one's own."""
+"""A sweep file: one of sweeps/, or one's own.
+
+``${...}`` in it is OmegaConf's: another value of the file, or of the environment (``${oc.env:HOME}``).
+"""
 
 from __future__ import annotations
 
@@ -125,5 +128,5 @@ def _typed(prefix: str, values: Any, schema: Any, where: str = "") -> Any:
         raise ConfigError(f"{prefix}{key}", values[key], no_such_key(key, known) + where) from None
     except OmegaConfBaseException as error:
         key = str(error.full_key)
-        value = OmegaConf.select(OmegaConf.create(values), key)
+        value = error.child_node if error.value is None else error.value  # the former where it is an interpolation
         raise ConfigError(f"{prefix}{key}", value, f"{str(error).splitlines()[0].lower()}{where}") from None

@@ -131,6 +131,15 @@ def test_a_place_of_any_name_reaches_the_run_as_it_is(name):
     assert cell.config.runs_dir == f"/r/{name}"
 
 
+@pytest.mark.parametrize("name", ["a${seed}", "${oc.env:HOME}", "${"])
+def test_a_name_that_would_be_another_keys_value_is_refused(tmp_path, name):
+    file = tmp_path / f"{name}.yaml"
+    file.write_text("claim: none\npaper: none\nseeds: [0, 1]\nscales: {tiny: {}}\n")
+    with pytest.raises(ConfigError) as refusal:
+        expand(str(file), load_sweep(str(file)), SweepOptions())
+    assert str(refusal.value).startswith(f"sweep_name={name}: expected a name without ${{, ")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -140,6 +149,8 @@ def test_a_place_of_any_name_reaches_the_run_as_it_is(name):
         ("scales: {tiny: {trainer.dry_run: true}}", "trainer.dry_run=True: expected false in a sweep"),
         ("scales: {tiny: {}}\nnonsense: 1", "nonsense=1: no such key; accepted here: claim, paper"),
         ("scales: [", "sweep=mine.yaml: expected a sweep file"),
+        ("scales: {tiny: {data.root: 'd${x}'}}", "scales.tiny.data.root=d${x}: interpolation key 'x' not found"),
+        ("scales: {tiny: {}}\npaper_scale: ${x:1}", "paper_scale=${x:1}: unsupported interpolation type x"),
         ("scales: \udcff", "sweep=mine.yaml: expected a sweep file"),
     ],
 )
