@@ -137,7 +137,7 @@ class Mesh:
 
     def exchange(self, tensors: Sequence[Tensor], owners: Sequence[int] | None) -> None:
         """Overwrite each tensor by that of the replica which owns it; nothing where ``owners`` is None. Waits."""
-        if owners is None:
+        if owners is None or self.position.data_parallel == 1:
             return
         for replica in range(self.position.data_parallel):
             owned = [tensor for tensor, owner in zip(tensors, owners, strict=True) if owner == replica]

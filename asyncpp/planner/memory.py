@@ -8,8 +8,11 @@ norm of the last one is still being summed).
 Saved activations: what autograd saves, and, where another stage follows, the output, which the backward starts from.
 Buffers: messages, and what a backward needs beside the other kinds (its own gradients before they are added, and
 working memory, less what it has freed so far) or, if that is more, what an update needs while less is saved.
+Replicas average a batch's gradients in one flat copy, between its last backward and its update: beside the next batch's
+passes where these do not wait for the update (2BW), otherwise by itself, while less is saved.
 Where the replicas share out the updates (pipeline.shard_optimizer), state and an update's workspace are those of the
-parameters of one replica, whole matrices each; all else is the same on every replica.
+parameters of one replica, whole matrices each; all else is the same on every replica. The new weights go to the other
+replicas in flat copies, too, which are smaller than that of the gradients.
 """
 
 from __future__ import annotations
@@ -39,6 +42,11 @@ class Held:
     gradients_in_backward: int
     micro_batches: float
     micro_batches_at_update: float
+
+    @property
+    def overlaps_batches(self) -> bool:
+        """The next batch's backwards begin before a batch's update."""
+        return self.gradient_sums > 1
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,14 @@ def update_bytes(config: PlanConfig, owned: Sequence[Unit], updated: Container[s
         copies = rules[largest.role].workspace_copies(largest.shape, needs_update)
         most = max(most, size * copies * config.precision.accumulate)
     return most
+
+
+def averaging_bytes(config: PlanConfig, owned: Sequence[Unit], with_embedding: bool) -> float:
+    """The flat copy of a stage's gradients in which replicas average them (Mesh.average)."""
+    if config.pipeline.data_parallel == 1:
+        return 0.0
+    held = (info for unit in owned for info in held_parameters(unit, with_embedding))
+    return sum(info.num_elements for info in held) * config.precision.accumulate
 
 
 def constant_bytes(config: PlanConfig, num_neighbours: int, wraps_around: bool) -> float:

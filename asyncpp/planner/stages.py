@@ -12,6 +12,7 @@ from asyncpp.planner.config import PlanConfig
 from asyncpp.planner.memory import (
     Held,
     Memory,
+    averaging_bytes,
     constant_bytes,
     held_parameters,
     outputs_bytes,
@@ -158,7 +159,8 @@ def _added_bytes(config: PlanConfig, unit: Unit, held: Held, with_embedding: boo
     memory = unit_memory(config, unit, held, with_embedding)
     pipeline = config.pipeline
     even_share = 1.0 / pipeline.data_parallel if pipeline.shard_optimizer else 1.0
-    return memory.total - (1.0 - even_share) * (memory.optimizer_state + memory.correction_state)
+    averaging = averaging_bytes(config, [unit], with_embedding) if held.overlaps_batches else 0.0
+    return memory.total + averaging - (1.0 - even_share) * (memory.optimizer_state + memory.correction_state)
 
 
 def _stages(
@@ -217,7 +219,10 @@ def _memory(
     differentiated = [owned] if config.pipeline.is_simulated else [part.units for part in parts]
     more_gradients = max(part.held.gradients_in_backward - part.held.gradient_sums for part in parts)
     passes = max(pass_bytes(config, together, more_gradients) for together in differentiated)
-    updates = update_bytes(config, owned, updated) - fewer_saved
+    averaging = averaging_bytes(config, owned, with_embedding)
+    if any(part.held.overlaps_batches for part in parts):
+        passes += averaging
+    updates = max(averaging, update_bytes(config, owned, updated)) - fewer_saved
     buffers = Memory(buffers=max(passes, updates) + _constant_bytes(config, stage, num_stages))
     return memory + buffers
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 import torch
+import torch.distributed as dist
 from distributed.ranks import on_ranks
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -34,6 +37,15 @@ RUNS = [
         ("trainer.num_micro_batches=4", "trainer.autocast=bfloat16"),
     ]
 ]
+SMALL_BATCH = ("trainer.num_micro_batches=4", "trainer.batch_size=8", "data.sequence_length=16")  # weights take most
+RUNS_OF_REPLICAS = [
+    (pipeline, "pipeline.data_parallel=2", *SMALL_BATCH, *overrides)
+    for pipeline in ("pipeline=two_bw", "pipeline=one_f_one_b")
+    for overrides in [
+        ("optimizer=sgd", "optimizer.momentum=0", "optimizer.nesterov=false"),
+        ("optimizer=muon", "correction=ef", "pipeline.shard_optimizer=true"),
+    ]
+]
 
 
 class Held(NamedTuple):
@@ -45,31 +57,53 @@ class Held(NamedTuple):
     state: int
 
 
-def measure(rank: int, configs: list[Config], windows: list[Tensor]) -> list[Held]:
+def measure(rank: int, data_parallel: int, configs: list[Config], windows: list[Tensor]) -> list[Held]:
     """Everything that a rank allocates, from before its weights are there."""
     UpdateRule.max_elements_on_cpu = GROUP_ELEMENTS  # groups as on accelerators, which plans are for
-    mesh = Mesh(Position(rank, 2, 1), timeout_s=60.0)
-    return [measure_one(mesh, config, tokens) for config, tokens in zip(configs, windows, strict=True)]
+    averaged: list[tuple[int, int]] = []
+    dist.all_reduce, dist.broadcast = over_a_slow_link(dist.all_reduce, averaged), over_a_slow_link(dist.broadcast, [])
+    mesh = Mesh(Position(rank, 2, data_parallel), timeout_s=60.0)
+    return [measure_one(mesh, config, tokens, averaged) for config, tokens in zip(configs, windows, strict=True)]
 
 
-def measure_one(mesh: Mesh, config: Config, windows: Tensor) -> Held:
+def over_a_slow_link(collective: Callable[..., None], on_the_way: list[tuple[int, int]]) -> Callable[..., None]:
+    """So that what is computed meanwhile, if anything, is, and torch's own threads have let go of the tensor then.
+
+    on_the_way: gets when a tensor came (ns since 1970) and its bytes, and when it went and minus its bytes. The
+    profiler sees the memory of one thread, and averaging has a thread of its own.
+    """
+
+    def slow(flat: Tensor, *arguments, **options) -> None:
+        time.sleep(0.02)  # by so much the profiler's clock may differ
+        on_the_way.append((time.time_ns(), flat.nbytes))
+        collective(flat, *arguments, **options)
+        time.sleep(0.1)
+        on_the_way.append((time.time_ns(), -flat.nbytes))
+        time.sleep(0.02)
+
+    return slow
+
+
+def measure_one(mesh: Mesh, config: Config, windows: Tensor, averaged: list[tuple[int, int]]) -> Held:
     def read(batch: int, micro_batch: int) -> Tensor:
-        return windows[batch].chunk(config.trainer.num_micro_batches)[micro_batch]
+        share = windows[batch].chunk(config.pipeline.data_parallel)[mesh.position.replica]
+        return share.chunk(config.trainer.num_micro_batches)[micro_batch]
 
     gc.collect()  # the run before, or its end would be counted here
+    averaged.clear()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         runtime = build_runtime(config, mesh, read, windows[0, :2])
         for batch, _ in enumerate(runtime.train()):
             if batch == FULL:
                 with record_function("full"):
                     pass
+    events = profiler.profiler.kineto_results.events()
+    (full_ns,) = [event.start_ns() for event in events if event.name() == "full"]
+    changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
     held = peak = 0
-    is_full = False
-    for event in sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
-        is_full |= event.name() == "full"
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held) if is_full else 0
+    for time_ns, nbytes in sorted([*changes, *averaged]):
+        held += nbytes
+        peak = max(peak, held) if time_ns > full_ns else 0
     states = [part.state for part in runtime.parts]
     versions = [
         state.versions.at(v) for state in states for v in range(state.versions.oldest, state.versions.newest + 1)
@@ -101,23 +135,45 @@ def planned(config: Config, overrides: tuple[str, ...]) -> list[Stage]:
     return cut(plan)
 
 
-@pytest.fixture(scope="module")
-def measured() -> list[list[Held]]:
+def measured(runs: list[tuple[str, ...]], data_parallel: int) -> list[list[Held]]:
     """By rank, then by run."""
-    configs = [config_of(overrides) for overrides in RUNS]
+    configs = [config_of(overrides) for overrides in runs]
     windows = [
         torch.randint(config.model.vocab_size, (NUM_STEPS, config.trainer.batch_size, config.data.sequence_length + 1))
         for config in configs
     ]
-    return on_ranks(2, measure, configs, windows)
+    return on_ranks(2 * data_parallel, measure, data_parallel, configs, windows)
+
+
+@pytest.fixture(scope="module")
+def held_by_pipelines() -> list[list[Held]]:
+    return measured(RUNS, 1)
+
+
+@pytest.fixture(scope="module")
+def held_by_replicas() -> list[list[Held]]:
+    return measured(RUNS_OF_REPLICAS, 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", range(len(RUNS)), ids=[" ".join(overrides) for overrides in RUNS])
-def test_ranks_hold_what_was_planned(measured, run):
-    for stage, held in zip(planned(config_of(RUNS[run]), RUNS[run]), [by_run[run] for by_run in measured], strict=True):
-        memory = stage.memory
-        assert held.weights == memory.weights
-        assert held.weight_versions == memory.weight_versions
-        assert held.state == pytest.approx(memory.optimizer_state + memory.correction_state, rel=1e-12)
-        assert memory.total == pytest.approx(held.peak, rel=0.05)
+@pytest.mark.parametrize("run", range(len(RUNS)), ids=map(" ".join, RUNS))
+def test_ranks_hold_what_was_planned(held_by_pipelines, run):
+    compare([by_run[run] for by_run in held_by_pipelines], RUNS[run])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", range(len(RUNS_OF_REPLICAS)), ids=map(" ".join, RUNS_OF_REPLICAS))
+def test_replicas_hold_what_was_planned(held_by_replicas, run):
+    """A plan has the largest share of the state, of whichever replica."""
+    compare([by_run[run] for by_run in held_by_replicas], RUNS_OF_REPLICAS[run])
+
+
+def compare(ranks: list[Held], overrides: tuple[str, ...]) -> None:
+    stages = planned(config_of(overrides), overrides)
+    for number, stage in enumerate(stages):
+        memory, replicas = stage.memory, ranks[number :: len(stages)]
+        assert {held.weights for held in replicas} == {memory.weights}
+        assert {held.weight_versions for held in replicas} == {memory.weight_versions}
+        state = max(held.state for held in replicas)
+        assert state == pytest.approx(memory.optimizer_state + memory.correction_state, rel=1e-12)
+        assert memory.total == pytest.approx(max(held.peak for held in replicas), rel=0.05)

@@ -78,6 +78,21 @@ def test_a_tied_head_away_from_the_embedding_has_a_copy_of_it(make_plan):
     assert apart.gradients == alone.gradients  # which are summed after the last micro-batch only
 
 
+def test_replicas_average_in_a_flat_copy_beside_the_next_batch_or_before_the_update(make_plan):
+    def memories(*overrides: str) -> tuple[Memory, Memory]:
+        """Of a middle stage, alone and with a second replica, of micro-batches of one size."""
+        common = ("pipeline.num_stages=3", "optimizer=sgd", *overrides)
+        alone, replicated = (
+            cut(make_plan(*common, f"pipeline.data_parallel={n}", f"trainer.batch_size={n * 4}"))[1] for n in (1, 2)
+        )
+        return alone.memory, replicated.memory
+
+    alone, replicated = memories("pipeline=two_bw", "data.sequence_length=128")
+    assert replicated == alone + Memory(buffers=alone.gradients / 2)  # of two sums
+    alone, replicated = memories("pipeline=one_f_one_b", "data.sequence_length=128")
+    assert replicated == alone  # what is saved for the backwards takes more, and is gone by then
+
+
 def test_recomputing_keeps_a_layers_input_only(make_plan):
     common = ("pipeline=gpipe", "pipeline.num_stages=3", "data.sequence_length=32")
     layers = [cut(make_plan(*common, f"pipeline.recompute={flag}"))[1] for flag in ("false", "true")]
