@@ -44,3 +44,9 @@ def test_a_note_says_when_a_correction_changes_nothing(make_config):
         "correction=ef changes nothing with delay=sync: no update is late"
     ]
     assert make_config("correction=ef").notes() == make_config("delay=sync", "correction=nesterov").notes() == []
+
+
+def test_autocast_of_float64_is_refused(make_config):
+    accepted = "trainer.autocast=bfloat16: expected null with trainer.dtype=float64"
+    with pytest.raises(ConfigError, match=accepted):
+        make_config("trainer.dtype=float64", "trainer.autocast=bfloat16")

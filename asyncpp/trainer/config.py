@@ -29,7 +29,8 @@ class TrainerConfig:
     num_threads: of torch, which sums in another order on another number.
     dry_run: check and describe the run, and train nothing.
     device: cpu, cuda, or cuda:<index>. dtype: of weights, gradients and state.
-    autocast: dtype of matrix products, where it is not that of the weights. compile: torch.compile the layers.
+    autocast: dtype of matrix products, where it is not that of the weights, which are float32 then.
+    compile: torch.compile the layers.
     """
 
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
@@ -74,6 +75,8 @@ class TrainerConfig:
         autocast = self.autocast
         known = autocast is None or autocast in self.autocast_dtypes
         require(known, f"{key}.autocast", autocast, f"expected one of {', '.join(self.autocast_dtypes)}, or null")
+        accepted = f"expected null with {key}.dtype={self.dtype}, whose products it leaves as they are"
+        require(autocast is None or self.dtype == "float32", f"{key}.autocast", autocast, accepted)
         require(self.clip_by in CLIPPINGS, f"{key}.clip_by", self.clip_by, f"expected one of {', '.join(CLIPPINGS)}")
         known = re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is not None
         require(known, f"{key}.device", self.device, "expected cpu, cuda, or cuda:<index>")

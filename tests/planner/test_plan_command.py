@@ -85,6 +85,7 @@ BAD_INPUT = {
     "hardware.memory_bytes=-1": "hardware.memory_bytes=-1.0: expected a positive number",
     "hardware.reserved_bytes=9e10": "hardware.reserved_bytes=90000000000.0: expected zero to hardware.memory_bytes=8e",
     "precision=fp8": "precision=fp8: expected one of float64, float32, bf16_autocast, bf16_mixed, or null",
+    "trainer.dtype=float64": "trainer.autocast=bfloat16: expected null with trainer.dtype=float64",
     "mfu=1.5": "mfu=1.5: expected a number in (0, 1]",
     "mfu=fast": "mfu=fast: value 'fast'",
     "pipeline.recompute=maybe": "pipeline.recompute=maybe: value 'maybe'",

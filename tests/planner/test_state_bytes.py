@@ -18,7 +18,7 @@ from asyncpp.trainer.setup import build_simulator, build_state, initial_weights_
 
 RUNS = [
     ("optimizer=adamw",),
-    ("optimizer=adamw", "trainer.dtype=float64"),
+    ("optimizer=adamw", "trainer.dtype=float64", "trainer.autocast=null"),
     ("optimizer=sgd", "delay=sync"),
     ("optimizer=sgd", "optimizer.momentum=0", "optimizer.nesterov=false"),
     ("optimizer=lion", "correction=nesterov"),
