@@ -6,16 +6,13 @@ Models are built on the meta device: nothing of their size is allocated.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
+from asyncpp.config import Config
 from asyncpp.data.availability import availability
 from asyncpp.errors import EXIT_DONE
 from asyncpp.planner.stages import cut
 from asyncpp.run_plan import hardware, plan_config
 from asyncpp.trainer.setup import describe
-
-if TYPE_CHECKING:
-    from asyncpp.config import Config
 
 GPU = "h100"  # of conf/hardware, for runs with trainer.device=cuda
 

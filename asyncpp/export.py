@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from omegaconf import MISSING
 
 from asyncpp.arguments import run_command
+from asyncpp.config import Config
 from asyncpp.data.config import DataConfig, MixtureConfig
 from asyncpp.data.manifest import TOKENIZER_FILE, Manifest
 from asyncpp.errors import EXIT_DONE, ConfigError, require
@@ -32,7 +33,6 @@ from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, correction_name
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncpp.config import Config
     from asyncpp.correction.base import Correction
     from asyncpp.model.hf_folder import TokenizerFile
     from asyncpp.parameters import ParameterInfo

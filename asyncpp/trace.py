@@ -19,20 +19,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import MISSING
 
 from asyncpp.arguments import run_command
+from asyncpp.config import Config
 from asyncpp.errors import EXIT_DONE, ConfigError, require
 from asyncpp.pipeline.measured import measured_timeline, planned_timeline, time_fractions
 from asyncpp.pipeline.segments import segments_of
 from asyncpp.pipeline.trace import read_trace, trace_file
 from asyncpp.saved_config import read_config
 from asyncpp.schedule.timeline import Timeline
-
-if TYPE_CHECKING:
-    from asyncpp.config import Config
 
 _PICTURES = (".svg", ".png", ".pdf")
 HEADINGS = {
@@ -98,7 +96,9 @@ def read_measured(folder: Path, replica: int = 0) -> Timeline:
 
 
 def _measured(config: Config, records: Sequence[Any]) -> Timeline:
-    name, shape = segments_of(config)[-1]
+    trainer = config.trainer
+    segments = segments_of(config.pipeline, config.correction, trainer.num_micro_batches, trainer.num_steps)
+    name, shape = segments[-1]
     return measured_timeline(name, shape, records)
 
 

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncpp.data.batches import Batches, validation_windows
+from asyncpp.data.config import DataConfig
 from asyncpp.data.prepare import prepare
 from asyncpp.data.status import display
 from asyncpp.data.tokens import open_tokens
 
-if TYPE_CHECKING:
-    from asyncpp.config import Config
 
-
-def prepare_data(config: Config) -> None:
-    """Make the tokens that ``config`` reads, unless they are there. One process of a run does so."""
+def prepare_data(data: DataConfig) -> None:
+    """Make the tokens of ``data``, unless they are there. One process of a run does so."""
     with display() as report:
-        prepare(config.data, report)
+        prepare(data, report)
 
 
-def open_data(config: Config) -> tuple[Batches, NDArray[np.int64]]:
+def open_data(data: DataConfig, batch_size: int, seed: int) -> tuple[Batches, NDArray[np.int64]]:
     """The batches, and the held-out sequences as int64 (sequences, sequence_length + 1)."""
-    data = config.data
     tokens = open_tokens(data)
-    batches = Batches(tokens, data.sequence_length, config.trainer.batch_size, config.seed)
+    batches = Batches(tokens, data.sequence_length, batch_size, seed)
     return batches, validation_windows(tokens, data.sequence_length, data.num_validation_sequences)

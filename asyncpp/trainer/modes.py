@@ -45,7 +45,7 @@ def train_simulated(config: Config, folder: Path, start: Start) -> dict[str, flo
     """All parts of the model in this process."""
     trainer, device = config.trainer, torch.device(config.trainer.device)
     prepare_torch(config)
-    batches, validation = open_data(config)
+    batches, validation = open_data(config.data, trainer.batch_size, config.seed)
     with stop_requests(say_so) as stop, Saver(config, folder, start) as saver:
         pipeline = Simulated(
             build_simulator(config, start.last_norms.get(start.step - 1)),

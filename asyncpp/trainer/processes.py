@@ -58,7 +58,7 @@ def build_runtime(
     start = start or Start(launch="")
     pipeline, trainer = config.pipeline, config.trainer
     parts = _build_parts(config, mesh.position, initial_weights_of(config, validation.device))
-    segments = segments_of(config, start.step)
+    segments = segments_of(pipeline, config.correction, trainer.num_micro_batches, trainer.num_steps, start.step)
     hidden = _hidden(config, mesh.position, parts)
     num_messages = _num_messages(config, mesh, start.step)
     links = PeerLinks(mesh, hidden, num_messages, _buffer_size(segments), pipeline.timeout_s)

@@ -67,7 +67,7 @@ def _train(
 ) -> dict[str, float]:
     """What is between the first message of the ranks and the last."""
     rank = mesh.position.rank
-    batches, held_out = open_data(config)
+    batches, held_out = open_data(config.data, config.trainer.batch_size, config.seed)
     validation = torch.from_numpy(held_out).to(device)
     read = _reader(batches, config.trainer.num_micro_batches, mesh.position, device)
     with Saver(config, folder, start, rank) as saver:

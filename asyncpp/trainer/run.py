@@ -43,7 +43,7 @@ def _lead(config: Config, place: Place | None) -> int:
     if records.is_finished(config.folder):
         return _finished_before(config)
     records.require_writable(config.folder, "runs_dir", config.runs_dir)
-    prepare_data(config)
+    prepare_data(config.data)
     try:
         with open_run_folder(config) as folder:
             if folder is None:  # by another process, while this one prepared the data
