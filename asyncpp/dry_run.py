@@ -10,8 +10,8 @@ from dataclasses import asdict
 from asyncpp.config import Config
 from asyncpp.data.availability import availability
 from asyncpp.errors import EXIT_DONE
+from asyncpp.planner.runs import hardware, plan_config
 from asyncpp.planner.stages import cut
-from asyncpp.run_plan import hardware, plan_config
 from asyncpp.trainer.setup import describe
 
 GPU = "h100"  # of conf/hardware, for runs with trainer.device=cuda

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 import hydra
+from hydra import initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from asyncpp import records
 from asyncpp.arguments import stop_on_signals
-from asyncpp.cells import cells_of
 from asyncpp.config import from_hydra
 from asyncpp.data.availability import require_available
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from asyncpp.hydra_command import compose_overrides, hydra_exit_code_of
+from asyncpp.hydra_command import CONF, compose_overrides, hydra_exit_code_of
 from asyncpp.launcher.launch import CellsNotDone
 from asyncpp.launcher.slurm_commands import SlurmFailed
 
@@ -77,12 +81,20 @@ def _run(composed: DictConfig) -> int:
     return run(config)
 
 
-def _print_cells(overrides: list[str], resolve: bool) -> int:
+def _print_cells(overrides: Sequence[str], resolve: bool) -> int:
     """``-m ... --cfg job``, which Hydra itself refuses: the configuration of every cell, as YAML documents."""
-    for cell in cells_of(overrides):
+    for cell in _cells_of(overrides):
         print(f"--- # {' '.join(cell)}")
         print(OmegaConf.to_yaml(compose_overrides(cell), resolve=resolve), end="")
     return EXIT_DONE
+
+
+def _cells_of(overrides: Sequence[str]) -> list[list[str]]:
+    """The overrides of each run that ``-m`` stands for, in the order in which they run. Raises Hydra's errors."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        (cells,) = BasicSweeper.split_arguments(parser.parse_overrides(list(overrides)), max_batch_size=None)
+    return [list(cell) for cell in cells]
 
 
 if __name__ == "__main__":

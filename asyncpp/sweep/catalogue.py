@@ -18,8 +18,8 @@ from asyncpp.arguments import parse_arguments
 from asyncpp.config import from_hydra
 from asyncpp.errors import EXIT_DONE, require
 from asyncpp.hydra_command import compose_overrides, typed
+from asyncpp.planner.runs import device_hours, hardware, plan_config
 from asyncpp.planner.stages import cut
-from asyncpp.run_plan import device_hours, hardware, plan_config
 from asyncpp.sweep.expand import SweepOptions, overrides_of_cells
 from asyncpp.sweep.file import SweepFile, load_sweep, sweep_names
 

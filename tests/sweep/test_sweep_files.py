@@ -11,8 +11,8 @@ from asyncpp.config import from_hydra
 from asyncpp.errors import ConfigError
 from asyncpp.hydra_command import compose_overrides
 from asyncpp.launcher.cell import compose_cell
+from asyncpp.planner.runs import hardware, plan_config
 from asyncpp.planner.stages import cut
-from asyncpp.run_plan import hardware, plan_config
 from asyncpp.sweep.catalogue import list_sweeps
 from asyncpp.sweep.expand import SweepOptions, expand, overrides_of_cells, overrides_of_launcher
 from asyncpp.sweep.file import PAPER, SWEEPS, load_sweep, sweep_names
