@@ -1,4 +1,4 @@
-"""The claims ledger: does what the paper says hold in our runs, at which scale, and how sure is it?
+"""The claims of the paper: does what it says hold in our runs, at which scale, and how sure is it?
 
     python analysis/claims.py [runs=runs] [out=results] [scale=null] [json=false]
 
@@ -18,7 +18,8 @@ from pathlib import Path
 from asyncpp.arguments import run_command
 from asyncpp.records import write_atomically
 from experiments import Experiments, load_experiments
-from ledger import (
+from outputs import command_of, output_folder, report_passed_over
+from rules import (
     c1_optimizer,
     c2_momentum,
     c3_error_feedback,
@@ -28,9 +29,8 @@ from ledger import (
     c7_batch_size,
     c8_moments,
 )
-from ledger.report import summary, to_markdown
-from ledger.verdicts import Claim
-from outputs import command_of, output_folder, report_passed_over
+from rules.report import summary, to_markdown
+from rules.verdicts import Claim
 
 RULES = (
     c1_optimizer.RULE,

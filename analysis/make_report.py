@@ -20,10 +20,10 @@ from claims import judge_claims
 from documents import make_documents
 from experiments import Missing, load_experiments
 from figures.rendering import Rendered, render_all
-from ledger.report import to_markdown
 from outputs import command_of, output_folder, report_passed_over
 from overhead import step_time_ratio
 from report import Text, render
+from rules.report import to_markdown
 
 FILE_NAME = "report.html"
 

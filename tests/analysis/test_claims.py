@@ -1,4 +1,4 @@
-"""The ledger against worlds whose truth is known."""
+"""The rules against worlds whose truth is known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asyncpp.arguments import run_command
 from asyncpp.errors import ConfigError
 from experiments import load_experiments
 from gaps import Estimate, paper
-from ledger import (
+from rules import (
     c1_optimizer,
     c2_momentum,
     c3_error_feedback,
@@ -28,8 +28,8 @@ from ledger import (
     c7_batch_size,
     c8_moments,
 )
-from ledger.report import statement_cells
-from ledger.verdicts import Statement, Verdict, judge, losses_by_seed, more_seeds, overall
+from rules.report import statement_cells
+from rules.verdicts import Statement, Verdict, judge, losses_by_seed, more_seeds, overall
 from significance import OVER_ITEMS, OVER_SEEDS, STUDENT, Difference, Interval
 from table_formats import MISSING
 
@@ -150,7 +150,7 @@ def test_the_command_writes_markdown_and_json(world: Path, tmp_path: Path, capsy
     assert f"| C1    | {MISSING}        | **not enough evidence** | no runs" in printed
 
 
-def test_the_ledger_names_runs_that_failed(plant: PlantRun, tmp_path: Path) -> None:
+def test_the_claims_name_runs_that_failed(plant: PlantRun, tmp_path: Path) -> None:
     failed = {"status": "failed", "error": "validation loss is nan"}
     plant(sweep="table1_optimizers", delay="one_step", summary=failed)
     root = plant(sweep="table1_optimizers").parent

@@ -12,7 +12,7 @@ import pytest
 from claims import judge_claims
 from documents import SUFFIXES, make_documents
 from experiments import Experiments, load_experiments
-from ledger.report import summary
+from rules.report import summary
 from table_formats import markdown_table
 from tables import optimizer_tables
 
@@ -42,7 +42,7 @@ def test_every_table_that_is_kept_is_made_of_the_runs_that_are_kept(experiments:
             assert (RESULTS / f"{document.file_name}{suffix}").read_text(encoding="utf-8") == text
 
 
-def test_the_verdicts_that_are_kept_and_those_of_the_readme_are_the_ledgers(experiments: Experiments) -> None:
+def test_the_verdicts_that_are_kept_and_those_of_the_readme_are_the_rules_own(experiments: Experiments) -> None:
     claims = judge_claims(experiments)
     kept = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["claims"]
     assert kept == json.loads(json.dumps([claim.as_dict() for claim in claims]))

@@ -6,8 +6,8 @@ import pandas as pd
 
 from gaps import paper, paper_moe_comparison
 from labels import CONDITIONS, in_order, optimizer_title
-from ledger.c1_optimizer import DEGRADES
-from ledger.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
+from rules.c1_optimizer import DEGRADES
+from rules.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
 
 
 def margin() -> float:

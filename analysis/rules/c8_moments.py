@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ledger.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
+from rules.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
 
 MAINLY = 2.0  # times as much
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from gaps import paper, paper_comparison
 from labels import in_order, optimizer_title
-from ledger.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
+from rules.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
 
 DEGRADES = "degrades badly"
 NO_WORD = "below the threshold (no word of the paper is known)"

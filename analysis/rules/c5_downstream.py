@@ -8,7 +8,7 @@ from scipy import stats
 import downstream
 from gaps import Estimate
 from labels import BENCHMARKS, optimizer_title
-from ledger.verdicts import MIN_SEEDS, Rule, Statement, Verdict, column, losses_by_seed, names_of
+from rules.verdicts import MIN_SEEDS, Rule, Statement, Verdict, column, losses_by_seed, names_of
 from significance import LEVEL, Interval
 
 MARGIN = 0.02  # of accuracy

@@ -8,7 +8,7 @@ import pandas as pd
 
 from gaps import NO_GAP, compare, paper
 from labels import CONDITIONS, in_order, optimizer_title
-from ledger.verdicts import Rule, Statement, Verdict, column, judge, losses_by_seed, names_of
+from rules.verdicts import Rule, Statement, Verdict, column, judge, losses_by_seed, names_of
 
 
 def smallest_share() -> float:

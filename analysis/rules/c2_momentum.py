@@ -7,7 +7,7 @@ import pandas as pd
 
 from asyncpp.errors import require
 from labels import in_order, optimizer_title
-from ledger.verdicts import Rule, Statement, judge, names_of
+from rules.verdicts import Rule, Statement, judge, names_of
 from sweep_series import over_momentum
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from labels import in_order, optimizer_title
-from ledger.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
+from rules.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
 
 
 def judge_batch_size(frame: pd.DataFrame) -> list[Statement]:

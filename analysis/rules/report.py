@@ -1,4 +1,4 @@
-"""The ledger as Markdown: one line a claim and scale, then what each verdict rests on."""
+"""The judged claims as Markdown: one line a claim and scale, then what each verdict rests on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from experiments import Experiments
 from gaps import paper
 from labels import optimizer_title
-from ledger.verdicts import MIN_SEEDS, Claim, Statement, Verdict
 from outputs import not_counted
+from rules.verdicts import MIN_SEEDS, Claim, Statement, Verdict
 from runs import FailedRun
 from significance import STUDENT
 from table_formats import MISSING, aligned, wrapped
@@ -18,7 +18,7 @@ TITLE = "Claims of the paper, and what our runs say"
 
 
 def to_markdown(claims: Sequence[Claim], experiments: Experiments, made_by: str) -> str:
-    """The whole ledger. experiments: what the claims were judged by. made_by: the command that made it."""
+    """All of it. experiments: what the claims were judged by. made_by: the command that made it."""
     notes = [*_preface(made_by), *_lost(experiments.all_failed), *not_counted(experiments.passed_over)]
     lines = [f"# {TITLE}", "", *wrapped(notes), "", *_summary(claims), ""]
     for name in dict.fromkeys(claim.name for claim in claims):

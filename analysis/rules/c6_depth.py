@@ -8,7 +8,7 @@ import pandas as pd
 
 from gaps import paper
 from labels import in_order, optimizer_title
-from ledger.verdicts import Rule, Statement, Verdict, column, judge, losses_by_seed, names_of
+from rules.verdicts import Rule, Statement, Verdict, column, judge, losses_by_seed, names_of
 
 
 def judge_depth(frame: pd.DataFrame) -> list[Statement]:
