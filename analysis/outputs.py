@@ -46,7 +46,7 @@ def output_folder(out: Path) -> Path:
 
 
 def not_counted(passed_over: Sequence[PassedOver]) -> list[str]:
-    """The same for the reader of a file: one note, or none where everything counts."""
+    """For the reader of a written file: a note of what was passed over, none where everything counts."""
     told = [f"{entry.folder.name}: {entry.reason}" for entry in passed_over[:MOST_TOLD]]
     more = len(passed_over) - len(told)
     told += [f"and {more} more, which json=true lists"] if more else []

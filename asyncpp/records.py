@@ -57,6 +57,7 @@ BOOKKEEPING_KEYS = (
 
 # Of taking a lock: is_locked of another process has it for a moment.
 LOCK_ATTEMPTS, LOCK_RETRY_S = 20, 0.01
+BLOCK_BYTES = 1 << 16  # of a file that is read from its end
 
 # Keys that tell when and how fast, not what: they differ between two runs of the same configuration.
 TIME_PREFIX = "time/"
@@ -138,15 +139,27 @@ def read_metrics(path: Path, containing: str = "") -> list[dict[str, Any]]:
 
 
 def last_metrics_row(path: Path, key: str) -> dict[str, Any] | None:
-    """The last whole row that has ``key``, of the file's last rows: for whoever watches a run. None where none has."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            lines = file.read().split(b"\n")
-    except FileNotFoundError:
-        return None
-    rows = (json.loads(line) for line in reversed(lines[:-1]) if line.startswith(b"{"))
+    """The last whole row that has ``key``, for whoever watches a run. None where none has."""
+    lines = lines_from_end(path)
+    next(lines, None)  # what stands behind the last newline: nothing, or a row that is still being written
+    rows = (json.loads(line) for line in lines if key.encode() in line)
     return next((row for row in rows if key in row), None)
+
+
+def lines_from_end(path: Path) -> Iterator[bytes]:
+    """The lines of a file, the last one first; none where there is no file. Reads no more of it than is asked for."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        start, lines = file.seek(0, os.SEEK_END), [b""]
+        while start > 0:
+            end, start = start, max(0, start - BLOCK_BYTES)
+            file.seek(start)
+            lines = (file.read(end - start) + lines[0]).split(b"\n")
+            yield from reversed(lines[1:])
+        yield lines[0]
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:

@@ -38,6 +38,18 @@ def test_the_last_row_is_found_in_a_long_file(tmp_path):
     assert records.last_metrics_row(path, "step") == {"step": 4999}
 
 
+@pytest.mark.parametrize("num_bytes", [1, 5000, records.BLOCK_BYTES - 20, 3 * records.BLOCK_BYTES])
+def test_the_last_row_is_found_however_wide_rows_are(tmp_path, num_bytes):
+    """A row has times of every rank: of 64 they take 16 kB."""
+    path = tmp_path / "metrics.jsonl"
+    rows = [{"step": step, "train/loss": 1.0, "wide": "x" * num_bytes} for step in range(5)]
+    path.write_text(
+        "".join(f"{json.dumps(row)}\n" for row in [*rows, {"step": 4, "val/loss": 2.0}]) + '{"step": 5, "tr'
+    )
+    assert records.last_metrics_row(path, "train/loss") == rows[-1]
+    assert list(records.lines_from_end(path)) == list(reversed(path.read_bytes().split(b"\n")))
+
+
 def test_no_metrics_file_has_no_rows(tmp_path):
     assert records.read_metrics(tmp_path / "metrics.jsonl") == []
     assert records.last_metrics_row(tmp_path / "metrics.jsonl", "step") is None

@@ -83,10 +83,6 @@ def last_line(text: str) -> str:
 
 
 def last_line_of(path: Path) -> str:
-    """The last line of a file's end that is not empty; empty where there is no file."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            return last_line(file.read().decode(errors="replace"))
-    except FileNotFoundError:
-        return ""
+    """The last line of a file that is not empty; empty where there is no file."""
+    lines = (last_line(line.decode(errors="replace")) for line in records.lines_from_end(path))
+    return next(filter(None, lines), "")

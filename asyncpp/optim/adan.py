@@ -19,8 +19,8 @@ class Adan(ElementwiseRule):
 
     Δ = lr [m / (1-β1^t) + β2 v / (1-β2^t)] / (√(n / (1-β3^t)) + eps)
 
-    The betas are decay rates, as in the authors' code; the paper's are one minus them. Weight decay is proximal,
-    x <- (x - Δ) / (1 + lr λ), as in Algorithm 1, or decoupled as in AdamW. State: 4 copies. Workspace: 4 copies of
+    The betas are decay rates, as in the authors' code; the paper's are one minus them. Weight decay ω is proximal,
+    x <- (x - Δ) / (1 + lr ω), as in Algorithm 1, or decoupled as in AdamW. State: 4 copies. Workspace: 4 copies of
     the group.
     """
 

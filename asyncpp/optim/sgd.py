@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class SGD(TorchStepRule):
-    """g <- g + λ x;  b <- μ b + g;  u = lr b, or lr (g + μ b) with Nesterov
+    """g <- g + ω x;  b <- μ b + g;  u = lr b, or lr (g + μ b) with Nesterov
 
-    Weight decay is coupled: a part of the gradient, so of u too, and W is the identity. State: 1 copy, or none
+    Weight decay ω is coupled: a part of the gradient, so of u too, and W is the identity. State: 1 copy, or none
     without momentum. Workspace: u, and with weight decay the gradient.
     """
 

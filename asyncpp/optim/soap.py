@@ -41,13 +41,12 @@ class SOAP(UpdateRule):
 
     m <- EMA(g; β1);  v <- EMA((Q_Lᵀ g Q_R)²; β2);  u = lr √(1-β2^k) / (1-β1^k) Q_L [Q_Lᵀ m Q_R / (√v + eps)] Q_Rᵀ
 
-    after which W decays what u has changed, x <- (1 - lr λ)(x - u). The first call sets up the bases and changes no
-    weight, so k is one less than the calls. The first moment is kept in the weights' own basis: rotating it when it
-    is used is the same as carrying it from basis to basis. Q is brought up to date every ``precondition_frequency``
-    updates, and v reordered with its columns. A side longer than ``max_precondition_dim`` has the identity.
-
-    State: 2 + 2 (m/n + n/m) copies. Workspace: 2 copies of the group and both its Gram matrices; when the bases are
-    brought up to date, 6 of the larger one.
+    after which W decays what u has changed, x <- (1 - lr ω)(x - u), ω the weight decay. The first call sets up the
+    bases and changes no weight, so k is one less than the calls. The first moment is kept in the weights' own basis:
+    rotating it when it is used is the same as carrying it from basis to basis. Q is brought up to date every
+    ``precondition_frequency`` updates, and v reordered with its columns. A side longer than ``max_precondition_dim``
+    has the identity. State: 2 + 2 (m/n + n/m) copies. Workspace: 2 copies of the group and both its Gram matrices; when
+    the bases are brought up to date, 6 of the larger one.
     """
 
     def __init__(self, config: SOAPConfig, weights: Sequence[Tensor]) -> None:

@@ -14,7 +14,7 @@ class CheckpointConfig:
     """Which checkpoints stay on disk beside the newest, and how they are written.
 
     keep_last: the newest so many. keep_every: those whose step is a multiple of it; null keeps none for that.
-    keep_best: so many of the lowest validation loss.
+    keep_best: how many to keep for their validation loss, the lowest.
     asynchronous: write in the background, at the price of a copy of the state in host memory.
     """
 
