@@ -45,8 +45,10 @@ class SOAP(UpdateRule):
     bases and changes no weight, so k is one less than the calls. The first moment is kept in the weights' own basis:
     rotating it when it is used is the same as carrying it from basis to basis. Q is brought up to date every
     ``precondition_frequency`` updates, and v reordered with its columns. A side longer than ``max_precondition_dim``
-    has the identity. State: 2 + 2 (m/n + n/m) copies. Workspace: 2 copies of the group and both its Gram matrices; when
-    the bases are brought up to date, 6 of the larger one.
+    has the identity.
+
+    State: 2 + 2 (m/n + n/m) copies. Workspace: 2 copies of the group and both its Gram matrices; when the bases are
+    brought up to date, 6 of the larger one.
     """
 
     def __init__(self, config: SOAPConfig, weights: Sequence[Tensor]) -> None:
