@@ -77,7 +77,7 @@ def over_a_slow_link(collective: Callable[..., None], on_the_way: list[tuple[int
         time.sleep(0.02)  # by so much the profiler's clock may differ
         on_the_way.append((time.time_ns(), flat.nbytes))
         collective(flat, *arguments, **options)
-        time.sleep(0.1)
+        time.sleep(0.4)  # long enough for the passes that may begin meanwhile, on a busy machine, too
         on_the_way.append((time.time_ns(), -flat.nbytes))
         time.sleep(0.02)
 
