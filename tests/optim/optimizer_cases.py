@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from hydra.utils import get_class
 from omegaconf import OmegaConf
+from options import CONF, OPTIMIZERS
 from torch import Tensor
 
 from asyncpp.optim.adamw import AdamW
 from asyncpp.optim.base import UpdateRule
-from asyncpp.optim.config import OptimizerConfig
+from asyncpp.optim.config import MatrixOptimizerConfig, OptimizerConfig
 from asyncpp.optim.groups import Optimizer
 from asyncpp.optim.mars import MARS
 from asyncpp.parameters import ParameterInfo, Role
 
-CONF = Path(__file__).parents[2] / "conf" / "optimizer"
-NAMES = ("adamw", "muon", "normuon", "soap", "adan", "lion", "mars", "nadam", "sgd")
-MATRIX_NAMES = ("muon", "normuon", "soap", "mars")
-
 
 def load_config(name: str, **overrides: object) -> OptimizerConfig:
     """conf/optimizer/<name>.yaml with ``overrides``, typed and checked as asyncpp.config does it."""
-    values = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+    values = OmegaConf.to_container(OmegaConf.load(CONF / "optimizer" / f"{name}.yaml"))
     schema = get_class(values.pop("_target_"))
     config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values, overrides))
     config.check("optimizer")
     return config
+
+
+MATRIX_OPTIMIZERS = tuple(name for name in OPTIMIZERS if isinstance(load_config(name), MatrixOptimizerConfig))
 
 
 def parameters(*shapes: tuple[int, ...], role: Role = Role.MATRIX) -> list[ParameterInfo]:

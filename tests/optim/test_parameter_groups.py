@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optimizer_cases import MATRIX_NAMES, NAMES, SMALL_MODEL, advance, bound_groups, draw, load_config
+from optimizer_cases import MATRIX_OPTIMIZERS, SMALL_MODEL, advance, bound_groups, draw, load_config
+from options import OPTIMIZERS, options_of
 
 from asyncpp.errors import ConfigError
 from asyncpp.optim import groups
@@ -27,7 +28,7 @@ MODELS = st.lists(
 
 
 @settings(max_examples=40, deadline=None)
-@given(model=MODELS, name=st.sampled_from(NAMES), bound=st.sampled_from([1, 40, 2**20]))
+@given(model=MODELS, name=st.sampled_from(OPTIMIZERS), bound=st.sampled_from([1, 40, 2**20]))
 def test_every_parameter_is_in_one_group_of_its_roles_rule(model, name, bound):
     infos = [ParameterInfo(f"p{i}", role, shape) for i, (role, shape) in enumerate(model)]
     config = load_config(name)
@@ -66,7 +67,7 @@ def test_dtypes_are_not_mixed():
     assert weights[1].dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("name", MATRIX_NAMES)
+@pytest.mark.parametrize("name", MATRIX_OPTIMIZERS)
 def test_a_model_without_matrices(name):
     infos = [info for info in SMALL_MODEL if info.role is not Role.MATRIX]
     weights = draw(infos, seed=0)
@@ -104,7 +105,7 @@ def test_what_cannot_be_grouped_is_an_error(spoil, key):
     assert error.value.key == key
 
 
-@pytest.mark.parametrize("name", [*NAMES, "adamw_split"])
+@pytest.mark.parametrize("name", options_of("optimizer"))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("num_before", [0, 1, 3])
 def test_state_round_trip_continues_bit_for_bit(name, dtype, num_before, tmp_path, monkeypatch):

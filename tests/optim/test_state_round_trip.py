@@ -13,7 +13,8 @@ import pytest
 import torch
 from hydra.utils import get_class
 from omegaconf import OmegaConf
-from optimizer_cases import NAMES, SMALL_MODEL, draw, load_config
+from optimizer_cases import SMALL_MODEL, draw, load_config
+from options import CONF, CORRECTIONS, OPTIMIZERS
 
 from asyncpp.optim.groups import build_optimizer
 from asyncpp.trainer.checkpoint.config import CheckpointConfig
@@ -22,30 +23,26 @@ from asyncpp.trainer.checkpoint.names import correction_name, optimizer_name, we
 from asyncpp.trainer.checkpoint.reader import newest_valid
 from asyncpp.trainer.checkpoint.writer import CheckpointWriter
 
-CONF = Path(__file__).parents[2] / "conf" / "correction"
 NUM_STEPS = 6
-CORRECTIONS = {
-    "none": {},
-    "ef": {"decay_form": "A"},
-    "ef_c": {"decay_form": "C"},
-    "weight_prediction": {},
-    "dc_asgd": {"adaptive": False},
-    "dc_asgd_adaptive": {"adaptive": True},
-    "lr_damping": {"horizon_fraction": 1.0},
-    "nesterov": {},
-    "sync_start": {"sync_fraction": 0.67, "strength": 0.0},  # the switch comes after the cut
-    "sync_start_ef": {"sync_fraction": 0.34, "strength": 1.0},  # the switch comes before the cut
+# Of a correction that is not here, its own values alone.
+VARIANTS = {
+    "ef": [{"decay_form": "A"}, {"decay_form": "C"}],
+    "dc_asgd": [{"adaptive": False}, {"adaptive": True}],
+    "lr_damping": [{"horizon_fraction": 1.0}],
+    # The switch comes after the cut, or before it.
+    "sync_start": [{"sync_fraction": 0.67, "strength": 0.0}, {"sync_fraction": 0.34, "strength": 1.0}],
 }
+CASES = [(name, overrides) for name in ("none", *CORRECTIONS) for overrides in VARIANTS.get(name, [{}])]
 
 
 class Training:
     """One stage, in the order of asyncpp.pipeline.update, on gradients that depend on the weights."""
 
-    def __init__(self, optimizer_name: str, correction: str, delay: int, seed: int) -> None:
+    def __init__(self, optimizer_name: str, correction: tuple[str, dict], delay: int, seed: int) -> None:
         weights = draw(SMALL_MODEL, seed)
         overrides = {"precondition_frequency": 2} if optimizer_name == "soap" else {}
         self.optimizer = build_optimizer(load_config(optimizer_name, **overrides), SMALL_MODEL, weights)
-        config = load_correction(correction)
+        config = load_correction(*correction)
         self.correction = get_class(config.correction)(config, weights, delay, NUM_STEPS)
         self.delay = delay
         self.num_updates = 0
@@ -93,18 +90,17 @@ class Training:
                 tensor.copy_(read(correction_name(info.name, kind)))
 
 
-def load_correction(name: str):
-    option = {"ef_c": "ef", "dc_asgd_adaptive": "dc_asgd", "sync_start_ef": "sync_start"}.get(name, name)
-    values = OmegaConf.to_container(OmegaConf.load(CONF / f"{option}.yaml"))
+def load_correction(name: str, overrides: dict):
+    values = OmegaConf.to_container(OmegaConf.load(CONF / "correction" / f"{name}.yaml"))
     schema = get_class(values.pop("_target_"))
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values, CORRECTIONS[name]))
+    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values, overrides))
     config.check("correction")
     return config
 
 
 @pytest.mark.parametrize("delay", [1, 2])
-@pytest.mark.parametrize("correction", CORRECTIONS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("correction", CASES, ids=str)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_resumed_is_uninterrupted(name, correction, delay, tmp_path):
     whole = Training(name, correction, delay, seed=0)
     for _ in range(3):

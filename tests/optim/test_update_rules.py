@@ -6,7 +6,8 @@ import math
 
 import pytest
 import torch
-from optimizer_cases import MATRIX_NAMES, NAMES, SMALL_MODEL, advance, bound_groups, draw, load_config, parameters
+from optimizer_cases import MATRIX_OPTIMIZERS, SMALL_MODEL, advance, bound_groups, draw, load_config, parameters
+from options import OPTIMIZERS
 from reference.optim import elementwise, matrix
 
 from asyncpp.optim.groups import build_optimizer
@@ -41,6 +42,10 @@ VARIANTS = [
     ("soap", {"precondition_frequency": 3}),
     ("soap", {"precondition_frequency": 1}),
 ]
+
+
+def test_every_optimizer_has_a_twin_and_is_compared_with_it():
+    assert set(TWINS) == set(OPTIMIZERS) == {name for name, _ in VARIANTS}
 
 
 def variant_id(case: tuple[str, dict]) -> str:
@@ -120,7 +125,7 @@ def test_experts_in_one_tensor_are_matrices_of_their_own(name):
     assert torch.equal(weights[0], torch.stack(others))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_inputs_are_left_alone_and_not_kept(name):
     config = load_config(name)
     weights = draw(SMALL_MODEL, seed=0)
@@ -147,7 +152,7 @@ def test_inputs_are_left_alone_and_not_kept(name):
         assert torch.equal(weight, other)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_step_in_place_is_decay_minus_update(name, dtype):
     config = load_config(name)
@@ -164,7 +169,7 @@ def test_step_in_place_is_decay_minus_update(name, dtype):
         assert torch.equal(weight, other)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_grouping_changes_no_bit(name, dtype, monkeypatch):
     """A stage's parameters may be grouped unlike the whole model's, and must move alike."""
@@ -183,7 +188,7 @@ def test_grouping_changes_no_bit(name, dtype, monkeypatch):
         assert torch.equal(weight, other)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_zero_gradient_gives_zero_step(name, dtype):
     config = load_config(name, **({"weight_decay": 0.0} if name == "sgd" else {}))  # coupled decay is a step
@@ -198,7 +203,7 @@ def test_zero_gradient_gives_zero_step(name, dtype):
                 assert torch.count_nonzero(update) == 0
 
 
-@pytest.mark.parametrize("name", MATRIX_NAMES)
+@pytest.mark.parametrize("name", MATRIX_OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("sizes", [(0.0, 1e-30), (1e-30, 1e30), (1e30, 0.0), (1e30, 1e30), (1.0, 1e30)], ids=str)
 def test_extreme_matrices_stay_finite(name, dtype, sizes):
@@ -213,7 +218,7 @@ def test_extreme_matrices_stay_finite(name, dtype, sizes):
             assert weight.abs().max() < 10.0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_measured_state_is_the_documented_one(name, dtype):
     weights = draw(SMALL_MODEL, seed=0, dtype=dtype)

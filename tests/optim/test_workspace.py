@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 from optimizer_cases import draw, load_config, parameters
+from options import options_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -57,6 +58,10 @@ DOCUMENTED = {
 NUM_MATRICES, NUM_ROWS, NUM_COLUMNS = 4, 64, 128
 GROUP_BYTES = 4 * NUM_MATRICES * NUM_ROWS * NUM_COLUMNS
 SMALL_CHANGE = 1.01  # step counters, norms, orders of columns
+
+
+def test_the_workspace_of_every_optimizer_is_documented():
+    assert set(DOCUMENTED) == set(options_of("optimizer"))
 
 
 def peak_copies(name: str, method: str) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 import torch
+from options import CORRECTIONS, OPTIMIZERS
 from torch import Tensor
 
 from asyncpp.model import cross_entropy
@@ -35,6 +36,12 @@ RUNS = [
     ("optimizer=muon", "model.tied_embeddings=true", "correction=ef"),
     ("optimizer=adamw", "delay=from_schedule", "delay.schedule=wpipe", "model.num_layers=4", "pipeline.num_stages=2"),
 ]
+
+
+def test_every_optimizer_and_correction_is_among_the_runs():
+    given = {item for overrides in RUNS for item in overrides}
+    for group, names in (("optimizer", OPTIMIZERS), ("correction", CORRECTIONS)):
+        assert {f"{group}={name}" for name in names} <= given
 
 
 @pytest.mark.parametrize("overrides", RUNS, ids=" ".join)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from options import OPTIMIZERS
 
 from asyncpp import records
 from asyncpp.config import Config, from_hydra
@@ -31,7 +32,6 @@ SMALL = (
     "trainer.eval_every=3",
     f"trainer.num_steps={NUM_STEPS}",
 )
-OPTIMIZERS = ("adamw", "muon", "normuon", "soap", "adan", "lion", "mars", "nadam", "sgd")
 
 
 def configured(folder: Path, data: str, *overrides: str) -> Config:
