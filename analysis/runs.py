@@ -40,7 +40,8 @@ SECTIONS = ("optimizer", "correction")
 # How a delay comes about. Runs whose delays may differ may differ in it, too: a simulated pipeline and real processes
 # give the same numbers to the last bit, and what a schedule did is measured.
 DELAY_KEYS = ("pipeline.name", "pipeline.schedule")
-# Delays that differ from stage to stage or from batch to batch: no one number of updates says what they are.
+# The delays that vary, for a summary without ``delay_varies``: runs that were made before there was that key, those of
+# docs/results-tiny among them.
 VARIED_DELAYS = ("pipedream", "from_schedule", "sampled")
 
 TEXTS = ("model", "optimizer", "delay", "correction", "pipeline", "config_hash")
@@ -167,15 +168,16 @@ def comparable(where: Path, rows: Sequence[dict[str, Any]], axes: Sequence[str] 
     return LoadedRuns(pd.DataFrame(kept).drop(columns="config"), repeated)
 
 
-def condition(staleness_updates: float, correction: str, delay: str = "constant") -> str:
+def condition(staleness_updates: float, correction: str, varied_delay: str | None = None) -> str:
     """What was done with the delay: ``sync``, ``async``, ``async_ef``, ``async_<correction>``, ``staleness_2``, ...
 
-    staleness_updates: the largest of any stage. One of VARIED_DELAYS goes by its name, unless nothing was late.
+    staleness_updates: the largest of any stage. varied_delay: the name of a delay that differs from stage to stage or
+    from batch to batch, which no number of updates says; the run goes by it, unless nothing was late.
     Error feedback changes nothing where nothing is late, so that sync with it is ``sync``.
     """
     name = {0.0: "sync", 1.0: "async"}.get(staleness_updates, f"staleness_{staleness_updates:g}")
-    if delay in VARIED_DELAYS and name != "sync":
-        name = delay
+    if varied_delay is not None and name != "sync":
+        name = varied_delay
     if correction == "none" or (name == "sync" and correction == "ef"):
         return name
     return f"{name}_{correction}"
@@ -206,10 +208,16 @@ def _read(run: Run) -> dict[str, Any]:
         raise UnusableRun(f"contradiction: delay is {summary['delay']}, but the measured staleness {staleness:g}")
     row = {key: summary[key] for key in (*TEXTS, *NUMBERS)} | {key: summary.get(key) for key in OPTIONAL}
     row["sweep_name"] = str(row["sweep_name"] or run.folder.parent.name)
-    row["condition"] = condition(staleness, summary["correction"], summary["delay"])
+    row["condition"] = _condition(summary, staleness)
     row["folder"] = run.folder
     row["config"] = read_config(run.folder / CONFIG_FILE)
     return row
+
+
+def _condition(summary: Mapping[str, Any], staleness_updates: float) -> str:
+    delay = summary["delay"]
+    varies = summary.get("delay_varies", delay in VARIED_DELAYS)
+    return condition(staleness_updates, summary["correction"], delay if varies else None)
 
 
 def _failed(run: Run) -> Iterator[FailedRun]:
@@ -223,7 +231,7 @@ def _failed(run: Run) -> Iterator[FailedRun]:
     reason = str(summary.get("error") or f"val_loss is {loss}")
     try:
         staleness = STALENESS_OF_DELAY.get(summary["delay"], math.nan)
-        name = condition(staleness, summary["correction"], summary["delay"])
+        name = _condition(summary, staleness)
         sweep = str(summary.get("sweep_name") or run.folder.parent.name)
         names = (sweep, summary["model"], summary["optimizer"], name)
         yield FailedRun(*names, int(summary["seed"]), run.folder, reason)

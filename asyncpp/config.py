@@ -104,6 +104,11 @@ class Config:
         return self.pipeline.steady_delays(self.pipeline.schedule)
 
     @property
+    def delay_varies(self) -> bool:
+        """Whether it differs from stage to stage or from batch to batch: no one number of updates says what it is."""
+        return self.delay.varies or len(set(self.profile.delays)) > 1
+
+    @property
     def layers(self) -> list[range]:
         """The layers of every part of the model, in its order."""
         return self.pipeline.layers("pipeline", self.model, self.data.sequence_length, self.profile.num_parts)

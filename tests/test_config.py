@@ -33,6 +33,22 @@ def test_a_delay_goes_by_what_it_comes_to(make_config):
     assert gpipe.delay.effective_name(gpipe.pipeline) == "sync"
 
 
+@pytest.mark.parametrize(
+    ("overrides", "varies"),
+    [
+        (("delay=constant",), False),
+        (("delay=pipedream", "pipeline.num_stages=3"), True),
+        (("delay=pipedream", "pipeline.num_stages=1"), False),
+        (("delay=sampled",), True),
+        (("delay=from_schedule", "pipeline.num_stages=3"), False),
+        (("pipeline=2bw", "pipeline.num_stages=2", "trainer.num_micro_batches=2"), False),
+        (("pipeline=pipedream", "pipeline.num_stages=2", "trainer.num_micro_batches=1"), True),
+    ],
+)
+def test_a_delay_varies_from_stage_to_stage_or_from_batch_to_batch(make_config, overrides, varies):
+    assert make_config(*overrides).delay_varies == varies
+
+
 @pytest.mark.parametrize("correction", ["ef", "weight_prediction", "sync_start"])
 def test_a_correction_of_a_constant_delay_refuses_one_that_varies(make_config, correction):
     with pytest.raises(ConfigError, match=f"correction={correction}: expected one that is defined for a delay that"):

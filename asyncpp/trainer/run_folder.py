@@ -90,6 +90,7 @@ def _identity(config: Config) -> dict[str, Any]:
         "model": config.model.name,
         "optimizer": config.optimizer.name,
         "delay": config.delay.effective_name(config.pipeline),
+        "delay_varies": config.delay_varies,
         "correction": config.correction.name,
         "pipeline": config.pipeline.name,
         "seed": config.seed,

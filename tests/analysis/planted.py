@@ -63,6 +63,7 @@ def plant_run(
         "model": "tiny",
         "optimizer": optimizer,
         "delay": delay,
+        "delay_varies": delay == "pipedream",
         "correction": correction,
         "pipeline": "simulated",
         "seed": seed,

@@ -54,6 +54,22 @@ def test_a_delay_that_varies_goes_by_its_name(staleness_updates: float, expected
     assert condition(staleness_updates, "ef", "pipedream") == expected
 
 
+def test_a_summary_says_whether_its_delay_varies(plant: PlantRun) -> None:
+    """Staleness that is 1 on average is not a delay of one update."""
+    named = {"delay": "jitter", "delay_varies": True, "staleness_updates": 1.0}
+    runs_dir = plant(summary=named).parent
+    plant(seed=1, summary=named | {"delay_varies": False})
+    assert list(load_runs(runs_dir).frame.set_index("seed")["condition"].sort_index()) == ["jitter", "async"]
+
+
+def test_a_summary_from_before_it_said_so_goes_by_the_delays_name(plant: PlantRun) -> None:
+    path = plant(delay="pipedream")
+    summary = json.loads((path / "summary.json").read_text())
+    del summary["delay_varies"]
+    (path / "summary.json").write_text(json.dumps(summary))
+    assert list(load_runs(path.parent).frame["condition"]) == ["pipedream"]
+
+
 @pytest.mark.parametrize(
     ("summary", "reason"),
     [

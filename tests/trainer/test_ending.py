@@ -81,6 +81,7 @@ def test_a_run_folder_is_for_one_process_and_not_opened_again_when_it_is_finishe
         folder.finish({"val/loss": 2.5})
     summary = records.read_summary(config.folder)
     assert (summary["status"], summary["val_loss"], summary["staleness_updates"]) == ("finished", 2.5, 1)
+    assert (summary["delay"], summary["delay_varies"]) == ("one_step", False)
     with open_run_folder(config) as folder:
         assert folder is None
     assert records.read_summary(config.folder) == summary
