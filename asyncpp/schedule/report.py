@@ -36,7 +36,6 @@ def report(timeline: Timeline) -> dict[str, Any]:
         "peak_weight_versions": peak_weight_versions(schedule),
         "peak_saved_activations": peak_saved_activations(schedule),
         "peak_gradients": peak_gradients(schedule),
-        "bytes_sent": timeline.bytes_sent,
     }
 
 

@@ -26,7 +26,6 @@ class CostModel:
     norm: of the all-reduce that every update waits for, from the last backward of its batch on any stage; None: an
     update waits for its own stage alone. With WPipe it is the norm of one group.
     jitter: each action takes its cost times a uniform number in [1 - jitter, 1 + jitter], drawn from ``seed``.
-    message_bytes: size of a message out of a stage.
     """
 
     forward: PerStage = 1.0
@@ -37,7 +36,6 @@ class CostModel:
     norm: float | None = None
     jitter: float = 0.0
     seed: int = 0
-    message_bytes: PerStage = 0
 
     def of_stages(self, name: str, num_stages: int) -> np.ndarray:
         """The cost called ``name`` as float64 (num_stages). Raises ConfigError for another length or a bad number."""
@@ -55,7 +53,7 @@ class CostModel:
         """Raise ConfigError for a value that means nothing."""
         for name in ("forward", "backward"):
             require(bool(np.all(self.of_stages(name, num_stages) > 0.0)), name, getattr(self, name), "expected > 0")
-        for name in ("update", "transfer", "message_bytes"):
+        for name in ("update", "transfer"):
             self.of_stages(name, num_stages)
         require(0.0 <= self.latency < np.inf, "latency", self.latency, "expected zero or more")
         require(self.norm is None or 0.0 <= self.norm < np.inf, "norm", self.norm, "expected zero or more, or null")
@@ -130,13 +128,6 @@ class Timeline:
     def _num_filling(self) -> int:
         """Batches that do not find the pipeline full."""
         return -(-self.schedule.num_stages // self.schedule.num_micro_batches)
-
-    @property
-    def bytes_sent(self) -> list[float]:
-        """By sending stage."""
-        sizes = self.costs.of_stages("message_bytes", self.schedule.num_stages)
-        sends = [sum(action.kind is SEND for action in actions) for actions in self.schedule.stages]
-        return [float(count * size) for count, size in zip(sends, sizes, strict=True)]
 
     @cached_property
     def _computes(self) -> list[np.ndarray]:

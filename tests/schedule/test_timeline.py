@@ -103,7 +103,7 @@ def test_no_stage_does_two_things_at_once_and_nothing_comes_before_it_is_sent(sc
 
 def test_times_by_hand():
     """Two stages, one micro-batch: forward 1 and 3, backward 2 and 4, a message 0.5 long that takes 0.25 more."""
-    costs = CostModel(forward=[1, 3], backward=[2, 4], update=10, transfer=0.5, latency=0.25, message_bytes=[100, 7])
+    costs = CostModel(forward=[1, 3], backward=[2, 4], update=10, transfer=0.5, latency=0.25)
     times = timeline(build("gpipe", 2, 1, 1), costs)
     found = [
         {str(action): (float(start), float(end)) for action, start, end in zip(actions, starts, ends, strict=True)}
@@ -126,7 +126,6 @@ def test_times_by_hand():
     assert times.duration == 21.5
     assert times.busy.tolist() == [13, 17]
     assert times.bubble_fraction == (43 - 30) / 43
-    assert times.bytes_sent == [100, 7]
     assert times.steady_bubble_fraction is None
 
 
