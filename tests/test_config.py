@@ -5,15 +5,34 @@ from __future__ import annotations
 import pytest
 
 from asyncpp.errors import ConfigError
+from asyncpp.records import BOOKKEEPING_KEYS
+
+BOOKKEEPING = {
+    "runs_dir": "runs_dir=x",
+    "sweep_name": "sweep_name=x",
+    "logger": "logger=wandb",
+    "data.root": "data.root=x",
+    "data.shard_tokens": "data.shard_tokens=1000",
+    "trainer.eval_every": "trainer.eval_every=7",
+    "trainer.probe_every": "trainer.probe_every=3",
+    "trainer.dry_run": "trainer.dry_run=true",
+    "trainer.checkpoint_every": "trainer.checkpoint_every=7",
+    "trainer.checkpoint": "trainer.checkpoint.keep_last=7",
+    "resume": "resume=never",
+}
 
 
-@pytest.mark.parametrize(
-    "override",
-    ["runs_dir=x", "sweep_name=x", "logger=wandb", "data.root=x", "trainer.eval_every=7", "trainer.probe_every=3",
-     "trainer.dry_run=true", "delay=one_step", "pipeline.schedule=two_bw"],
-)  # fmt: skip
-def test_what_changes_no_number_changes_no_hash(make_config, override):
-    assert make_config(override).hash() == make_config().hash()
+@pytest.mark.parametrize("key", BOOKKEEPING_KEYS)
+def test_bookkeeping_changes_no_hash(make_config, key):
+    config = make_config(BOOKKEEPING[key])
+    assert config != make_config()
+    assert config.hash() == make_config().hash()
+
+
+def test_where_a_delay_is_given_the_schedule_that_is_simulated_changes_no_hash(make_config):
+    one_step = make_config("delay=one_step")
+    assert make_config("delay=one_step", "pipeline.schedule=gpipe").hash() == one_step.hash()
+    assert make_config("pipeline.schedule=gpipe").hash() == make_config("delay=sync").hash() != one_step.hash()
 
 
 @pytest.mark.parametrize(
