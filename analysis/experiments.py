@@ -163,7 +163,7 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     sweeps_of = _sweeps(rows)
     frames: dict[str, dict[str, pd.DataFrame]] = {}
     failed: dict[str, list[FailedRun]] = {}
-    passed_over = [*read.passed_over, *_of_no_experiment(runs_dir, rows, sweeps_of), *_of_no_condition(rows, sweeps_of)]
+    passed_over = [*read.passed_over, *_of_no_experiment(rows, sweeps_of), *_of_no_condition(rows, sweeps_of)]
     for name, experiment in EXPERIMENTS.items():
         frames[name] = {}
         own = [row for row in rows if row["sweep_name"] in sweeps_of[name]]
@@ -216,9 +216,7 @@ def _sweeps(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
     return sweeps_of
 
 
-def _of_no_experiment(
-    runs_dir: Path, rows: Sequence[dict[str, Any]], sweeps_of: dict[str, tuple[str, ...]]
-) -> list[PassedOver]:
+def _of_no_experiment(rows: Sequence[dict[str, Any]], sweeps_of: dict[str, tuple[str, ...]]) -> list[PassedOver]:
     """An entry for each sweep that is taken for nothing, not one for each of its runs."""
     taken = {sweep for sweeps in sweeps_of.values() for sweep in sweeps}
     counts = Counter((row["sweep_name"], row["folder"].parent) for row in rows if row["sweep_name"] not in taken)
