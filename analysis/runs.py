@@ -29,6 +29,7 @@ from asyncpp.records import (
     Run,
     Status,
     find_runs,
+    flattened,
     folders_with,
 )
 
@@ -252,17 +253,9 @@ def read_config(path: Path) -> dict[str, str]:
         raise UnusableRun(f"half-written or foreign: {CONFIG_FILE} has no {', '.join(missing)}")
     return {
         key: json.dumps(value, default=str)
-        for key, value in _flat(config)
+        for key, value in flattened(config)
         if not any(key == name or key.startswith(f"{name}.") for name in BOOKKEEPING_KEYS)
     }
-
-
-def _flat(config: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _differences(rows: Sequence[dict[str, Any]], axes: Sequence[str]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Commands without Hydra: ``key=value`` arguments become a dataclass; bad input is one clear line, with an exit code.
 
 Those of analysis/ and benchmarks/, eval/fetch.py, asyncpp.checkpoint, export, schedule and trace, and the options of
-asyncpp.sweep's actions. Commands that take the groups of conf/ go by asyncpp/hydra_command.py.
+asyncpp.sweep's actions. Commands that take the groups of conf/ go by asyncpp/hydra_command.py, and make dataclasses of
+them by ``to_dataclass``, too.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import difflib
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException, ValidationError
 from yaml import YAMLError
 
 from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, ConfigError, require
@@ -61,26 +62,55 @@ def stop_on_signals() -> None:
         signal.signal(number, signal.default_int_handler)
 
 
-def parse_arguments(arguments: Sequence[str], schema: type[Options]) -> Options:
-    """The dataclass ``schema`` with ``arguments`` in the place of its defaults. Raises ConfigError."""
+def parse_arguments(
+    arguments: Sequence[str], schema: type[Options], values: Mapping[str, Any] | None = None, prefix: str = ""
+) -> Options:
+    """The dataclass ``schema`` with ``values``, and then ``arguments``, in the place of its defaults.
+
+    Raises ConfigError, with ``prefix`` before the key.
+    """
     known = [field.name for field in fields(schema)]  # pyright: ignore[reportArgumentType]
-    options = OmegaConf.structured(schema)
+    given = OmegaConf.create(dict(values or {}))
     for argument in arguments:
         key, equals, value = argument.partition("=")
         require(bool(equals), "argument", argument, f"expected key=value, with a key of {', '.join(known)}")
-        require(key in known, key, value, no_such_key(key, known))
-        require(bool(value), key, value, "expected a value after the equals sign")
+        require(key in known, f"{prefix}{key}", value, no_such_key(key, known))
+        require(bool(value), f"{prefix}{key}", value, "expected a value after the equals sign")
         try:
-            options = OmegaConf.merge(options, OmegaConf.from_dotlist([argument]))
-            OmegaConf.select(options, key)  # resolves an interpolation, which no option may be
+            given = OmegaConf.merge(given, OmegaConf.from_dotlist([argument]))
         except YAMLError:
-            raise ConfigError(key, value, "expected a YAML value; is a bracket open?") from None
+            raise ConfigError(f"{prefix}{key}", value, "expected a YAML value; is a bracket open?") from None
         except OmegaConfBaseException as error:
-            raise ConfigError(key, value, str(error).splitlines()[0].lower()) from None
+            raise ConfigError(f"{prefix}{key}", value, _first_sentence(error)) from None
+    return to_dataclass(given, schema, prefix)
+
+
+def to_dataclass(values: Any, schema: type[Options], prefix: str = "", where: str = "") -> Options:
+    """``values``, nested containers or a DictConfig, as the dataclass ``schema``, types checked.
+
+    Raises ConfigError, with ``prefix`` before the key and ``where`` after what is accepted.
+    """
     try:
-        return OmegaConf.to_object(options)  # pyright: ignore[reportReturnType]
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))  # pyright: ignore[reportReturnType]
     except MissingMandatoryValue as error:
-        raise ConfigError(str(error.full_key), "???", "expected a value") from None
+        key, value, accepted = error.full_key, "???", "expected a value"
+    except ConfigKeyError as error:
+        key = str(error.full_key)
+        parent = OmegaConf.create(values)
+        if key != str(error.key):
+            parent = OmegaConf.select(parent, key.removesuffix(f".{error.key}"))
+        siblings: Any = OmegaConf.to_container(parent)  # as they stand there, were they interpolations
+        value = siblings[error.key]
+        accepted = no_such_key(key, [str(name) for name in error.parent_node or ()])
+    except OmegaConfBaseException as error:
+        refused = error.value if isinstance(error, ValidationError) or error.value is not None else error.child_node
+        key, value, accepted = error.full_key, "null" if refused is None else refused, _first_sentence(error)
+    raise ConfigError(f"{prefix}{key}", value, f"{accepted}{where}")
+
+
+def _first_sentence(error: OmegaConfBaseException) -> str:
+    """Of OmegaConf's message; the rest of it is bookkeeping."""
+    return str(error).splitlines()[0].lower()
 
 
 def no_such_key(key: str, known: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from asyncpp import records
 from asyncpp.correction.config import CorrectionConfig
 from asyncpp.data.config import DataConfig
 from asyncpp.errors import require
-from asyncpp.hydra_command import require_finite, typed
+from asyncpp.hydra_command import require_finite, require_known, typed
 from asyncpp.model.config import LlamaConfig
 from asyncpp.optim.config import OptimizerConfig
 from asyncpp.optim.lr_schedule import LRScheduleConfig
@@ -170,10 +170,7 @@ def from_hydra(composed: DictConfig) -> Config:
     """Type and check what Hydra composed. Raises ConfigError."""
     require_finite(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]))
     accepted = (*GROUPS, "trainer", *SCALARS, RECIPE)
-    for key in composed:
-        require(
-            key in accepted or key == "hydra", str(key), composed[key], f"no such key; accepted: {', '.join(accepted)}"
-        )
+    require_known(composed, accepted)
     values: dict[str, Any] = {name: typed(composed, name) for name in GROUPS}
     values["trainer"] = typed(composed, "trainer", TrainerConfig)
     for name, kind in SCALARS.items():

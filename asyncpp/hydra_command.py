@@ -10,7 +10,7 @@ import math
 import pkgutil
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -20,10 +20,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from asyncpp import arguments
 from asyncpp.errors import EXIT_DONE, ConfigError, require
+from asyncpp.records import flattened
 
 CONF = Path(__file__).parents[1] / "conf"
 
@@ -82,21 +83,23 @@ def as_override(key: str, value: Any) -> str:
 
 def require_finite(composed: DictConfig) -> None:
     """Raise ConfigError for a number, anywhere below ``composed``, that is infinite or not a number."""
-    for key, value in _leaves(OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)):
-        finite = not isinstance(value, float) or math.isfinite(value)
-        require(finite, key, value, "expected a finite number")
+    values: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
+    for key, value in flattened(values):
+        accepted = "expected finite numbers" if isinstance(value, list) else "expected a finite number"
+        require(_is_finite(value), key, value, accepted)
 
 
-def _leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value below ``node`` with its dotted key."""
-    if isinstance(node, dict):
-        for name, child in node.items():
-            yield from _leaves(child, f"{key}.{name}" if key else str(name))
-    elif isinstance(node, list):
-        for child in node:
-            yield from _leaves(child, key)
-    else:
-        yield key, node
+def _is_finite(value: Any) -> bool:
+    """Of a list: all that is in it."""
+    if isinstance(value, list | dict):
+        return all(_is_finite(part) for part in (value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def require_known(composed: DictConfig, known: Sequence[str]) -> None:
+    """Raise ConfigError for a key at the top of ``composed``, but for Hydra's own, that is not one of ``known``."""
+    for key in composed:
+        require(key in (*known, "hydra"), str(key), composed[key], arguments.no_such_key(str(key), known))
 
 
 def typed(composed: DictConfig, key: str, schema: type | None = None) -> Any:
@@ -107,13 +110,7 @@ def typed(composed: DictConfig, key: str, schema: type | None = None) -> Any:
     assert isinstance(values, dict)
     target = values.pop("_target_", None)
     schema = schema or _dataclass_of(f"{key}._target_", str(target))
-    try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))
-    except MissingMandatoryValue as error:
-        raise ConfigError(f"{key}.{error.full_key}", "???", "expected a value") from None
-    except OmegaConfBaseException as error:
-        where = f"{key}.{error.full_key}"
-        raise ConfigError(where, OmegaConf.select(composed, where), _expected(error)) from None
+    return arguments.to_dataclass(values, schema, f"{key}.")
 
 
 def _dataclass_of(key: str, target: str) -> type:
@@ -153,10 +150,3 @@ def _value_of(key: str, overrides: Sequence[str]) -> str:
     """The value that ``overrides`` give to ``key``."""
     values = dict(override.lstrip("+~").split("=", 1) for override in overrides if "=" in override)
     return values.get(key, "")
-
-
-def _expected(error: OmegaConfBaseException) -> str:
-    """The first sentence of OmegaConf's message, from which the rest is bookkeeping."""
-    if isinstance(error, ConfigKeyError):
-        return "no such key"
-    return str(error).splitlines()[0].lower()

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 
+from asyncpp.arguments import to_dataclass
 from asyncpp.config import GROUPS, RECIPE, SCALARS
-from asyncpp.errors import EXIT_DONE, ConfigError, require
-from asyncpp.hydra_command import run_hydra_command, typed
+from asyncpp.errors import EXIT_DONE
+from asyncpp.hydra_command import require_known, run_hydra_command, typed
 from asyncpp.planner.config import PlanConfig, PlanOptions
 from asyncpp.planner.report import plan
 from asyncpp.planner.tables import print_plan
@@ -51,21 +51,12 @@ def from_hydra(composed: DictConfig) -> PlanConfig:
     """Type and check what Hydra composed. Raises ConfigError."""
     option_names = [field.name for field in fields(PlanOptions)]
     accepted = (*GROUPS, "trainer", "hardware", *SCALARS, RECIPE, *option_names)
-    for key in composed:
-        require(key in accepted, str(key), composed[key], f"no such key; accepted: {', '.join(accepted)}")
+    require_known(composed, accepted)
     groups: dict[str, Any] = {name: typed(composed, name) for name in PLANNED_GROUPS}
-    options = _options({name: composed[name] for name in option_names})
+    options = to_dataclass({name: composed[name] for name in option_names}, PlanOptions)
     config = PlanConfig(**groups, trainer=typed(composed, "trainer", TrainerConfig), options=options)
     config.check()
     return config
-
-
-def _options(values: dict[str, Any]) -> PlanOptions:
-    try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(PlanOptions), values))  # type: ignore[return-value]
-    except OmegaConfBaseException as error:
-        key = str(error.full_key)
-        raise ConfigError(key, values.get(key), str(error).splitlines()[0].lower()) from None
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from asyncpp.arguments import no_such_key
-from asyncpp.errors import ConfigError, require
+from asyncpp.arguments import to_dataclass
+from asyncpp.errors import require
 from asyncpp.export import DTYPES, READINGS
 
 AUTO = "auto"
@@ -71,16 +70,8 @@ class EvalConfig:
 
 def from_hydra(composed: DictConfig) -> EvalConfig:
     """Type and check what Hydra composed. Raises ConfigError."""
-    known = list(EvalConfig.__dataclass_fields__)
-    for key in (str(key) for key in composed if key != "hydra"):
-        require(key in known, key, OmegaConf.select(composed, key), no_such_key(key, known))
-        require(not OmegaConf.is_missing(composed, key), key, "???", "expected a value")
-    try:
-        plain = OmegaConf.to_container(OmegaConf.masked_copy(composed, known), resolve=True)
-        config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(EvalConfig), plain))
-    except OmegaConfBaseException as error:
-        key = str(error.full_key)
-        raise ConfigError(key, OmegaConf.select(composed, key), str(error).splitlines()[0].lower()) from None
+    own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    config = to_dataclass(own, EvalConfig)
     for key in ("ckpt", "tasks"):
         if isinstance(getattr(config, key), str):
             setattr(config, key, [getattr(config, key)])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 
@@ -16,6 +14,7 @@ from asyncpp.data.config import DataConfig, HubConfig, MixtureConfig, SourceConf
 from asyncpp.data.manifest import Manifest
 from asyncpp.errors import ConfigError
 from asyncpp.hydra_command import CONF, as_override, compose_overrides, typed
+from asyncpp.records import flattened
 
 PREPARE = "python -m asyncpp.data.prepare"
 KEYS_OF_A_RUN = ("sequence_length", "num_validation_sequences", "document_mask")  # they change no prepared token
@@ -53,8 +52,8 @@ def prepare_command(config: SourceConfig, num_tokens: int) -> str:
     Of a hub's endless text it takes what a run that reads ``num_tokens`` needs, rounded up to two digits.
     """
     option = _option_of(config)
-    default = dict(_leaves(asdict(_shipped(option))))
-    changed = {key: value for key, value in _leaves(asdict(config)) if value != default[key]}
+    default = dict(flattened(asdict(_shipped(option))))
+    changed = {key: value for key, value in flattened(asdict(config)) if value != default[key]}
     settings = [as_override(f"data.{key}", value) for key, value in changed.items() if key not in KEYS_OF_A_RUN]
     if isinstance(config, HubConfig) and config.budget_tokens is None:
         settings.append(f"data.budget_tokens={_rounded_up(num_tokens)}")
@@ -119,11 +118,3 @@ def _rounded_up(count: int) -> str:
     """More than ``count``, in two digits, such as 2.1e10."""
     exponent = int(math.log10(count))
     return f"{math.ceil((count + 1) / 10 ** (exponent - 1)) / 10}e{exponent}"
-
-
-def _leaves(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from omegaconf import MISSING, DictConfig
 
-from asyncpp.arguments import no_such_key
+from asyncpp.arguments import parse_arguments
 from asyncpp.config import Config
-from asyncpp.errors import ConfigError, require
+from asyncpp.errors import require
 from asyncpp.hydra_command import typed
 
 
@@ -111,13 +109,4 @@ def launcher_of(composed: DictConfig) -> LauncherConfig:
 
 def launcher_from(values: Mapping[str, Any], changes: Sequence[str]) -> LauncherConfig:
     """The launcher that ``values``, of a ledger, say, with ``changes``: key=value. Raises ConfigError."""
-    kind = KINDS[values["name"]]
-    for change in changes:
-        key, _, value = change.partition("=")
-        known = [field.name for field in fields(kind)]
-        require(key in known, f"launcher.{key}", value, no_such_key(key, known))
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(kind), dict(values), OmegaConf.from_dotlist(list(changes)))
-        return OmegaConf.to_object(merged)  # pyright: ignore[reportReturnType]
-    except (YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError("launcher", " ".join(changes), str(error).splitlines()[0].lower()) from None
+    return parse_arguments(changes, KINDS[values["name"]], values, "launcher.")

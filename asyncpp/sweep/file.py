@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from asyncpp.arguments import no_such_key
+from asyncpp.arguments import to_dataclass
 from asyncpp.errors import ConfigError, require
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
@@ -83,7 +83,7 @@ class SweepFile:
         require(name in self.scales, "paper_scale", name, f"expected one of {', '.join(self.scales)}")
         reserved = [field.name for field in fields(ScaleChanges)]
         given = self.scales[name]
-        changes = _typed(f"scales.{name}.", {key: given[key] for key in reserved if key in given}, ScaleChanges)
+        changes = to_dataclass({key: given[key] for key in reserved if key in given}, ScaleChanges, f"scales.{name}.")
         return Scale(
             name=name,
             overrides={key: value for key, value in given.items() if key not in reserved},
@@ -108,25 +108,9 @@ def load_sweep(name: str) -> SweepFile:
     except (YAMLError, UnicodeDecodeError, OSError, OmegaConfBaseException) as error:
         raise ConfigError("sweep", name, f"expected a sweep file ({' '.join(str(error).split())})") from None
     require(isinstance(values, DictConfig), "sweep", name, "expected a sweep file, which is keys and values")
-    return _typed("", values, SweepFile, f" (sweep file {name})")
+    return to_dataclass(values, SweepFile, where=f" (sweep file {name})")
 
 
 def sweep_names() -> list[str]:
     """Of the files in sweeps/."""
     return sorted(path.stem for path in SWEEPS.glob("*.yaml"))
-
-
-def _typed(prefix: str, values: Any, schema: Any, where: str = "") -> Any:
-    """``values`` as the dataclass ``schema``. Raises ConfigError, with ``prefix`` before the key."""
-    try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))
-    except MissingMandatoryValue as error:
-        raise ConfigError(f"{prefix}{error.full_key}", "???", f"expected a value{where}") from None
-    except ConfigKeyError as error:
-        known = [field.name for field in fields(schema)]
-        key = str(error.full_key)
-        raise ConfigError(f"{prefix}{key}", values[key], no_such_key(key, known) + where) from None
-    except OmegaConfBaseException as error:
-        key = str(error.full_key)
-        value = error.child_node if error.value is None else error.value  # the former where it is an interpolation
-        raise ConfigError(f"{prefix}{key}", value, f"{str(error).splitlines()[0].lower()}{where}") from None

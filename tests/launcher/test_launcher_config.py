@@ -66,7 +66,7 @@ def test_a_ledgers_launcher_comes_back_and_can_be_changed():
     assert launcher_from(vars(local), ["num_parallel=5"]) == LocalConfig("local", 5)
     with pytest.raises(ConfigError, match=r"launcher\.nodes=2: no such key; accepted here: name, num_parallel"):
         launcher_from(vars(local), ["nodes=2"])
-    with pytest.raises(ConfigError, match="launcher=timeout_min=x: value 'x'"):
+    with pytest.raises(ConfigError, match=r"launcher\.timeout_min=x: value 'x'"):
         launcher_from(vars(slurm), ["timeout_min=x"])
 
 

@@ -93,7 +93,7 @@ BAD_INPUT = {
     "budget_tokens=0": "budget_tokens=0.0: expected a positive number, or null",
     "delay=sync": "delay=sync: expected auto: pipeline=two_bw has a delay of its own",
     "optimizer=adamw_split": "optimizer=adamw_split: expected another one",
-    "+nonsense=1": "nonsense=1: no such key; accepted:",
+    "+hardwares=1": "hardwares=1: no such key; did you mean hardware? accepted here: model",
     "mfuu=1": "mfuu=1: no such key; did you mean mfu?",
 }
 
