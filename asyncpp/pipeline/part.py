@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from asyncpp.optim.groups import Optimizer
 from asyncpp.pipeline.delay import DelayProfile, version_of
 from asyncpp.pipeline.versioned_modules import VersionedModules
 from asyncpp.pipeline.weights import WeightVersions
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -36,15 +39,11 @@ class PartState:
     owners: Sequence[int] | None = None
     replica: int = 0
 
-    def own(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Those of a list's tensors that belong to parameters which this replica updates."""
+    def own(self, items: Sequence[T]) -> list[T]:
+        """Of a list with an item for each parameter, such as its gradient, those that this replica updates."""
         if self.owners is None:
-            return list(tensors)
-        return [tensor for tensor, owner in zip(tensors, self.owners, strict=True) if owner == self.replica]
-
-    def own_names(self, names: Sequence[str]) -> list[str]:
-        """The same of names."""
-        return [n for i, n in enumerate(names) if self.owners is None or self.owners[i] == self.replica]
+            return list(items)
+        return [item for item, owner in zip(items, self.owners, strict=True) if owner == self.replica]
 
     @property
     def num_parameters(self) -> int:

@@ -124,7 +124,9 @@ class BatchReport:
         layers: list[Tensor] = []
         for chunk in range(num_chunks):
             for stage in range(num_stages):
-                loads = [torch.tensor(report.loads[chunk]) for report in self.by_rank[stage::num_stages]]
+                loads = [
+                    torch.tensor(report.loads[chunk], dtype=torch.int64) for report in self.by_rank[stage::num_stages]
+                ]
                 if loads[0].numel():
                     layers.append(torch.stack(loads).sum(0).view(-1, self.num_experts))
         return load_metrics(torch.cat(layers)) if layers else {}

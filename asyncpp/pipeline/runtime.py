@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from asyncpp.pipeline.clipping import Norms
 from asyncpp.pipeline.evaluation import Evaluation
@@ -51,7 +52,7 @@ def spell(action: Action) -> str:
 class Runtime:
     """What the training loop drives, on every rank alike.
 
-    num_parameters: tensors of the whole model.
+    num_tensors: parameters of the whole model, each a tensor.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Runtime:
         evaluation: Evaluation,
         watchers: Sequence[Watcher],
         lr_factor: Callable[[int], float],
-        num_parameters: int,
+        num_tensors: int,
     ) -> None:
         self._mesh = mesh
         self._segments = segments
@@ -74,7 +75,7 @@ class Runtime:
         self._evaluation = evaluation
         self._watchers = watchers
         self._lr_factor = lr_factor
-        self._num_parameters = num_parameters
+        self._num_tensors = num_tensors
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -124,23 +125,18 @@ class Runtime:
         return self._evaluation.losses()
 
     def measurements(self) -> dict[str, float]:
-        """Numbers of elements, counted from the tensors of one pipeline, on every rank: see Simulator.measurements."""
-        states = [part.state for part in self.parts]
-        sizes = torch.zeros(self._num_parameters, dtype=torch.float64)  # by parameter, whose copies count once
-        held, optimizer, correction = 0, 0.0, 0
-        for state in states:
-            elements = [weight.numel() for weight in state.versions.current]
-            sizes[list(state.indices)] = torch.tensor(elements, dtype=torch.float64)
-            held += sum(elements)
-            optimizer += state.optimizer.num_state_elements()
-            correction += state.correction.num_state_elements()
-        numbers = torch.tensor([held, optimizer, correction], dtype=torch.float64)
-        rows = torch.stack(self._mesh.gather(torch.cat([numbers, sizes]), self._mesh.control))
-        held, optimizer, correction = rows[:, :3].sum(0).tolist()
+        """Numbers of elements, counted from the tensors of all ranks, on every rank: see Simulator.measurements.
+
+        A weight that several ranks hold counts once, and of its state the mean over those.
+        """
+        counts = torch.stack(self._mesh.gather(_count_elements(self.states, self._num_tensors), self._mesh.control))
+        sizes = counts[:, 0].amax(0)
+        copies, optimizer, correction = counts[:, 1:].sum(0)
+        size = int(sizes.sum().item())
         return {
-            "num_parameters": int(rows[:, 3:].amax(0).sum().item()),
-            "optimizer_state_copies": optimizer / held,
-            "correction_state_copies": correction / held,
+            "num_parameters": size,
+            "optimizer_state_copies": (optimizer / copies).sum().item() / size,
+            "correction_state_copies": (correction / copies).sum().item() / size,
         }
 
     def _run(self, action: Action) -> None:
@@ -157,3 +153,23 @@ class Runtime:
     def _record(self, batch: int) -> BatchRecord:
         report = self._settler.report(batch)
         return report.record(self._settler.clipping, self._settler.whole_norms(batch - 1), self._lr_factor(batch))
+
+
+def _count_elements(states: Sequence[PartState], num_tensors: int) -> Tensor:
+    """float64 (4, num_tensors), on the CPU: of every weight in ``states``, by its canonical position, the number of
+    elements, how many copies there are, and the elements of all those copies' optimizer and correction state."""
+    counts = torch.zeros(4, num_tensors, dtype=torch.float64)
+    sizes, copies, optimizer, correction = counts
+    for state in states:
+        for index, weight in zip(state.indices, state.versions.current, strict=True):
+            sizes[index] = weight.numel()
+            copies[index] += 1
+        updated = state.own(state.indices)
+        for group in state.optimizer.groups:
+            for tensors in group.rule.state.values():
+                for place, tensor in zip(group.indices, tensors, strict=True):
+                    optimizer[updated[place]] += tensor.numel()
+        for tensors in state.correction.state.values():
+            for index, tensor in zip(updated, tensors, strict=True):
+                correction[index] += tensor.numel()
+    return counts

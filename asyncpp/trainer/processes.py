@@ -77,8 +77,8 @@ def build_runtime(
         exchange=mesh.exchange,
     )
     evaluation = Evaluation(parts, mesh, validation, trainer.eval_batch_size, hidden, compute, pipeline.timeout_s)
-    num_parameters = len(parameter_infos(config.model))
-    return Runtime(mesh, segments, interpreter, links, settler, evaluation, watchers, lr_factor, num_parameters)
+    num_tensors = len(parameter_infos(config.model))
+    return Runtime(mesh, segments, interpreter, links, settler, evaluation, watchers, lr_factor, num_tensors)
 
 
 def _build_parts(config: Config, position: Position, weights_of: WeightsOf) -> list[Part]:

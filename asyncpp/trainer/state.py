@@ -29,7 +29,7 @@ def state_tensors(states: Sequence[PartState], names: Sequence[str]) -> dict[str
                 label = None if version == versions.newest else version
                 tensors |= {weight_name(n, label): w for n, w in zip(held, versions.at(version), strict=True)}
         if state.replica == 0 or state.owners is not None:
-            own = state.own_names(held)
+            own = state.own(held)
             tensors |= {optimizer_name(key): tensor for key, tensor in state.optimizer.state_dict().items()}
             for kind, kept in state.correction.state.items():
                 tensors |= {correction_name(n, kind): tensor for n, tensor in zip(own, kept, strict=True)}
@@ -42,7 +42,7 @@ def load_state(states: Sequence[PartState], names: Sequence[str], checkpoint: Ch
     step = checkpoint.info.step
     for state in states:
         held = [names[index] for index in state.indices]
-        own = state.own_names(held)
+        own = state.own(held)
 
         def read_version(version: int, held: list[str] = held) -> list[Tensor]:
             label = None if version == step else version

@@ -1,18 +1,19 @@
-"""The processes of a pipeline give the simulator's numbers to the last bit: losses, norms, validation, weights."""
+"""The processes of a pipeline give the simulator's numbers to the last bit: records, validation, weights, sizes."""
 
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 
 import pytest
 import torch
-from distributed.ranks import Outcome, on_ranks, train_many
+from distributed.ranks import Outcome, infinite_gradient, on_ranks, train_many
 from options import CORRECTIONS, OPTIMIZERS
 
 from asyncpp.trainer.setup import build_simulator
 from asyncpp.trainer.simulated import Simulated
 
-NUM_STEPS = 4
+NUM_STEPS, BAD_TOKEN = 4, 60
 COMMON = ("model.num_layers=4", f"trainer.num_steps={NUM_STEPS}", "data.sequence_length=9", "trainer.eval_batch_size=2")
 
 
@@ -36,9 +37,7 @@ def simulate(config, windows, validation) -> Outcome:
         records.append(record)
         losses.append(pipeline.validation_losses())
     return Outcome(
-        [record.loss for record in records],
-        [record.update.grad_norm for record in records],
-        [record.update.staleness_updates for record in records],
+        records,
         losses,
         dict(enumerate(simulator.newest_weights())),
         simulator.measurements(),
@@ -47,31 +46,43 @@ def simulate(config, windows, validation) -> Outcome:
 
 def check(outcomes: list[Outcome], expected: Outcome, name: str) -> None:
     """outcomes: of all ranks of one pipeline."""
-    books = outcomes[0]
-    assert books.losses == expected.losses, name
-    assert books.grad_norms == expected.grad_norms, name
-    assert books.staleness == expected.staleness, name
+    assert outcomes[0].records == expected.records, name
     assert all(outcome.validation == expected.validation for outcome in outcomes), name
+    assert all(outcome.measurements == expected.measurements for outcome in outcomes), name
     assert {index for outcome in outcomes for index in outcome.weights} == set(expected.weights), name
     for outcome in outcomes:
         for index, weight in outcome.weights.items():
             assert torch.equal(weight, expected.weights[index]), (name, index)
 
 
-def compare(make_config, num_stages: int, rows: list[tuple[tuple[str, ...], tuple[str, ...]]], data_parallel: int = 1):
-    """Train every row's pipeline and its simulated twin, given as (overrides of both, overrides of the twin)."""
+def compare(
+    make_config, num_stages: int, rows: list[tuple[tuple[str, ...], tuple[str, ...]]], bad_batch: int | None = None
+) -> list[Outcome]:
+    """Train every row's pipeline and its simulated twin, given as (overrides of both, overrides of the twin).
+
+    bad_batch: in which the embedding's gradient is infinite. Returns what the twins came to.
+    """
     validation = tokens(5, seed=1)  # batches of 2, 2 and 1
+    bad_token = None if bad_batch is None else BAD_TOKEN
+    expected: dict[int, Outcome] = {}
     by_size: dict[int, list[int]] = {}
     real = [make_config(*COMMON, *name, f"pipeline.num_stages={num_stages}") for name, _ in rows]
     for case, config in enumerate(real):
         by_size.setdefault(config.trainer.batch_size, []).append(case)
     for batch_size, group in by_size.items():
         windows = tokens(NUM_STEPS * batch_size).view(NUM_STEPS, batch_size, 10)
-        by_rank = on_ranks(num_stages * data_parallel, train_many, [real[case] for case in group], windows, validation)
+        if bad_batch is not None:
+            windows[windows == BAD_TOKEN] = 0
+            windows[bad_batch, 0, 0] = BAD_TOKEN
+        arguments = [real[case] for case in group], windows, validation, bad_token
+        by_rank = on_ranks(num_stages, train_many, *arguments)
         for place, case in enumerate(group):
             name, twin = rows[case]
-            expected = simulate(make_config(*COMMON, *name, "pipeline=simulated", *twin), windows, validation)
-            check([outcomes[place] for outcomes in by_rank], expected, str(name))
+            with nullcontext() if bad_token is None else infinite_gradient(bad_token):
+                outcome = simulate(make_config(*COMMON, *name, "pipeline=simulated", *twin), windows, validation)
+            check([outcomes[place] for outcomes in by_rank], outcome, str(name))
+            expected[case] = outcome
+    return [expected[case] for case in range(len(rows))]
 
 
 def sizes(num_micro_batches: int, rows_each: int = 1) -> tuple[str, ...]:
@@ -143,6 +154,36 @@ def test_pipedream_has_a_delay_for_every_stage(make_config, clip_by):
         for split in ("pipeline.split=null", "pipeline.split=[1,1,2]")
     ]
     compare(make_config, 3, rows)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "delay", "num_stages", "num_micro_batches"),
+    [("2bw", "one_step", 2, 2), ("pipedream", "pipedream", 3, 1)],
+)
+def test_a_gradient_that_is_not_finite_is_skipped_by_the_same_parts(
+    make_config, pipeline, delay, num_stages, num_micro_batches
+):
+    """It is the first part's: by all of them, or by that one alone where each decides by itself."""
+    twin = (f"delay={delay}", f"pipeline.num_stages={num_stages}")
+    options = [
+        (f"trainer.clip_by={clip_by}", f"correction={correction}")
+        for clip_by in ("global", "stage", "previous_step", "none")
+        for correction in ("ef", "dc_asgd")
+    ]
+    common = ("trainer.max_grad_norm=0.5", f"pipeline={pipeline}", *sizes(num_micro_batches, 2))
+    rows = [((*row, *common), twin) for row in options]
+    for expected in compare(make_config, num_stages, rows, bad_batch=1):
+        assert [record.update.skipped for record in expected.records] == [False, True, False, False]
+        assert expected.records[1].update.grad_norm == float("inf")
+
+
+def test_loads_of_experts_are_of_the_whole_model(make_config):
+    rows = [
+        (("model=tiny_moe", "model.ffn_size=8", f"pipeline={pipeline}", *sizes(2, 2)), (f"delay={delay}",))
+        for pipeline, delay in (("2bw", "one_step"), ("interleaved", "sync"))
+    ]
+    for expected in compare(make_config, 2, rows):
+        assert all("moe/load_max_over_mean" in record.metrics for record in expected.records)
 
 
 # What else makes a correction do all that it can.
