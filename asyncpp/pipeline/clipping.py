@@ -42,8 +42,8 @@ class Clipping(ABC):
     def decide(self, batch: int, own: Norms, whole: Callable[[int], Norms | None]) -> Decision:
         """own: of the deciding part's parameters, for ``batch``.
 
-        whole: the norms of all parameters for a batch, this one or the one before; it waits until they are there.
-        None for a batch before the first.
+        whole: the norms of all parameters for this batch or the one before; it waits until they are there. None for
+        the one before, where there is none. Raises LookupError where this batch's are asked for and not there.
         """
 
     def _scaled(self, norm: float) -> Decision:
@@ -60,7 +60,10 @@ class ByGlobalNorm(Clipping):
     waits_for_all = True
 
     def decide(self, batch: int, own: Norms, whole: Callable[[int], Norms | None]) -> Decision:
-        return self._scaled(total_norm(whole(batch) or own))
+        norms = whole(batch)
+        if norms is None:
+            raise LookupError(f"the norms of batch {batch} are not there")
+        return self._scaled(total_norm(norms))
 
 
 class Never(ByGlobalNorm):

@@ -57,6 +57,12 @@ def test_the_first_batch_has_no_norm_before_it():
     assert ByPreviousNorm(1.0).decide(0, {0: 30.0}, {0: {0: 30.0}}.get) == Decision(1.0, False)
 
 
+@pytest.mark.parametrize("clipping", [ByGlobalNorm(1.0), Never(None)])
+def test_no_part_takes_its_own_norm_for_the_whole(clipping):
+    with pytest.raises(LookupError, match="norms of batch 7 are not there"):
+        clipping.decide(7, {0: 2.0}, {6: {0: 2.0}}.get)
+
+
 def test_ways_of_clipping_that_do_not_wait_do_not_ask():
     asked: list[int] = []
     assert ByStageNorm(1.0).decide(7, {0: 2.0}, asked.append).clip_factor == 0.5
