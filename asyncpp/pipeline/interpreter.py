@@ -131,9 +131,9 @@ class Interpreter:
 
     def run(self, action: Action) -> None:
         """Do ``action``. Raises what the links and the settlement raise."""
-        start_s = self.started_s = time.perf_counter()
+        self.started_s = time.perf_counter()
         self._do[action.kind](action)
-        self._timers.add(_TIMER_OF[action.kind], time.perf_counter() - start_s)
+        self._timers.add(_TIMER_OF[action.kind], time.perf_counter() - self.started_s)
 
     def _part_of(self, action: Action) -> int:
         """The place in the model of the part that ``action`` is about."""

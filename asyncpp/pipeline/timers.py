@@ -1,8 +1,8 @@
-"""Where a rank's time goes."""
+"""Where a rank's time goes: seconds of five kinds, which do not overlap."""
 
 from __future__ import annotations
 
-# What a rank does in FORWARD and BACKWARD; RECV; SEND; UPDATE; and how long the last waits for the norm.
+# What a rank does in FORWARD and BACKWARD; RECV; SEND; UPDATE, from when its norm is there; and the wait for that.
 TIMERS = ("compute_s", "wait_receive_s", "send_s", "update_s", "wait_norm_s")
 
 
