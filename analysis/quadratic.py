@@ -110,7 +110,7 @@ def converges(method: Method, step_sizes: NDArray[np.float64], num_updates: int 
     optimizer = SGDConfig(name="sgd", lr=1.0, weight_decay=0.0, momentum=method.momentum, nesterov=False)
     feedback = ErrorFeedbackConfig(name="ef", strength=method.strength, decay_form="A")
     state = PartState(
-        part=0,
+        number=0,
         indices=[0],
         profile=DelayProfile((method.delay,)),
         versions=WeightVersions(weights, max_delay=method.delay),

@@ -26,7 +26,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.config import Config
 from asyncpp.model.cross_entropy import linear_cross_entropy
-from asyncpp.model.llama import Stage, build
+from asyncpp.model.llama import Decoder, build
 from asyncpp.pipeline.mesh import Mesh, Position
 from asyncpp.pipeline.partition import ranges
 from asyncpp.schedule.split import split_layers
@@ -72,7 +72,7 @@ def our_steps(config: Config, mesh: Mesh) -> Iterator[None]:
 class LastStage(nn.Module):
     """What torch's schedule calls: normalised hidden states out, so that its loss function is our head."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Decoder) -> None:
         super().__init__()
         self.stage = stage
 
@@ -88,7 +88,7 @@ class LastStage(nn.Module):
         return linear_cross_entropy(hidden.flatten(0, 1), self.stage.head.weight, labels.flatten())
 
 
-def stage_with_weights(config: Config, number: int, split: Sequence[int]) -> Stage:
+def stage_with_weights(config: Config, number: int, split: Sequence[int]) -> Decoder:
     module = build(config.model, ranges(split)[number], first=number == 0, last=number == len(split) - 1)
     module = module.to_empty(device="cpu")
     for parameter in module.parameters():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from asyncpp.config import Config
     from asyncpp.model.config import LlamaConfig
-    from asyncpp.model.llama import Stage
+    from asyncpp.model.llama import Decoder
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Evaluated:
     name: str
     step: int | None
     model_digest: str
-    model: Stage
+    model: Decoder
     vocab_size: int
     tokenizer: Tokenizer
     prefix_token: int
@@ -152,7 +152,7 @@ def _digest(weights: Mapping[str, Tensor], config: LlamaConfig, tokenizer_file: 
     return digest.hexdigest()
 
 
-def _built(config: LlamaConfig, weights: Mapping[str, Tensor], dtype: str, device: str) -> Stage:
+def _built(config: LlamaConfig, weights: Mapping[str, Tensor], dtype: str, device: str) -> Decoder:
     import torch
 
     from asyncpp.model.layout import tied_aliases

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from asyncpp.errors import ConfigError
-from asyncpp.model.llama import Stage
+from asyncpp.model.llama import Decoder
 
 AUTO_TOKENS = {"cpu": 2**12, "cuda": 2**16}  # of a batch: enough to keep the device busy, padding and memory small
 LOGITS_AT_ONCE = 2**25  # numbers: 128 MiB in fp32
@@ -134,7 +134,7 @@ def collate(rows: Sequence[Row]) -> Batch:
 class Scorer:
     """Scores with a whole model that holds its weights. batch_size: rows of a forward; None: as AUTO_TOKENS says."""
 
-    def __init__(self, model: Stage, vocab_size: int, max_length: int, batch_size: int | None = None) -> None:
+    def __init__(self, model: Decoder, vocab_size: int, max_length: int, batch_size: int | None = None) -> None:
         self.model = model
         self.max_length = max_length
         self.batch_size = batch_size

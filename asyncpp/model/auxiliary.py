@@ -1,4 +1,4 @@
-"""What a stage's layers report beside its output: the routers' loss and the experts' load."""
+"""What a part's layers report beside its output: the routers' loss and the experts' load."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 @dataclass
 class Auxiliary:
-    """Passed to a stage's forward, which fills it. A dense stage leaves it empty; an evaluation passes none.
+    """Passed to a part's forward, which fills it. A dense part leaves it empty; an evaluation passes none.
 
     losses: one a mixture layer, 0-dim and differentiable, already with its coefficient and as its share of the mean
-    over the whole model's layers. So the sum over all stages is the model's auxiliary loss, whatever the split, and
+    over the whole model's layers. So the sum over all parts is the model's auxiliary loss, whatever the split, and
     the mean over micro-batches of equal size is the batch's. It is added to the cross-entropy with weight one:
-    whoever scales a micro-batch's cross-entropy by 1/m scales these likewise, on the stage where they arise.
+    whoever scales a micro-batch's cross-entropy by 1/m scales these likewise, in the part where they arise.
     expert_loads: one a mixture layer, int64 (experts): how many choices went to each expert.
     """
 
@@ -28,12 +28,12 @@ class Auxiliary:
 
     @property
     def loss(self) -> Tensor | None:
-        """The stage's auxiliary loss, 0-dim, or None where no layer has one."""
+        """The part's auxiliary loss, 0-dim, or None where no layer has one."""
         return torch.stack(self.losses).sum() if self.losses else None
 
     @property
     def expert_load(self) -> Tensor | None:
-        """int64 (mixture layers of the stage, experts), or None. Loads of micro-batches and replicas add up."""
+        """int64 (mixture layers of the part, experts), or None. Loads of micro-batches and replicas add up."""
         return torch.stack(self.expert_loads) if self.expert_loads else None
 
 

@@ -20,7 +20,7 @@ def document_numbers(inputs: Tensor, end_of_document: int) -> Tensor:
 
 
 def documents_of(inputs: Tensor, end_of_document: int | None) -> Tensor | None:
-    """What a stage is called with: the documents of its tokens, or None where nothing ends them."""
+    """What a part of the model is called with: the documents of its tokens, or None where nothing ends them."""
     return None if end_of_document is None else document_numbers(inputs, end_of_document)
 
 

@@ -1,7 +1,7 @@
-"""A Llama-style decoder as a stage of a pipeline: some of the layers, with or without embedding and head.
+"""A Llama-style decoder, whole or a part of it: some of the layers, with or without embedding and head.
 
 Modules hold no values (their parameters are on the meta device): the trainer keeps the weight versions and
-calls a stage with torch.func.functional_call, so that one batch can use an older version than the next.
+calls a part with torch.func.functional_call, so that one batch can use an older version than the next.
 Shapes: B sequences, S tokens, D hidden_size, V vocab_size.
 """
 
@@ -20,30 +20,30 @@ from asyncpp.model.rotary import RotaryTables, rotate
 from asyncpp.model.swiglu import SwiGLU
 
 
-def build(config: LlamaConfig, layers: range | None = None, *, first: bool = True, last: bool = True) -> Stage:
-    """The whole model, or the stage that owns ``layers``; ``first`` has the embedding, ``last`` norm and head.
+def build(config: LlamaConfig, layers: range | None = None, *, first: bool = True, last: bool = True) -> Decoder:
+    """The whole model, or the part that owns ``layers``; ``first`` has the embedding, ``last`` norm and head.
 
     Parameters keep the whole model's names whatever the split. A tied head is a parameter ``head.weight`` of
-    the last stage here, to which the caller passes the embedding (asyncpp.model.layout.tied_aliases).
+    the last part here, to which the caller passes the embedding (asyncpp.model.layout.tied_aliases).
     """
     with torch.device("meta"):
-        return Stage(config, range(config.num_layers) if layers is None else layers, first=first, last=last)
+        return Decoder(config, range(config.num_layers) if layers is None else layers, first=first, last=last)
 
 
-class Stage(nn.Module):
+class Decoder(nn.Module):
     """A run of consecutive layers. Called with
 
-    inputs: tokens, int64 (B, S), on the first stage; hidden states (B, S, D) on the others.
-    labels: the token that follows each input, int64 (B, S); read on the last stage only.
+    inputs: tokens, int64 (B, S), on the first part; hidden states (B, S, D) on the others.
+    labels: the token that follows each input, int64 (B, S); read on the last part only.
     auxiliary: where given, mixture layers add their routers' loss and their experts' load to it.
     documents: the document that each input token belongs to, int64 (B, S) (asyncpp.model.documents): a token then
-        sees its own document only. Without, all that stands before it. Every stage is given the same.
+        sees its own document only. Without, all that stands before it. Every part is given the same.
 
     Rotary positions count on through a sequence's documents: scores depend on the distance between query and key
     alone, so within a document they are, up to rounding, what positions that restart would give.
 
-    Returns the mean cross-entropy in nats (0-dim) on the last stage given labels, logits (B, S, V) on the last
-    stage without, hidden states (B, S, D) on the others.
+    Returns the mean cross-entropy in nats (0-dim) on the last part given labels, logits (B, S, V) on the last
+    part without, hidden states (B, S, D) on the others.
     """
 
     def __init__(self, config: LlamaConfig, layers: range, *, first: bool, last: bool) -> None:

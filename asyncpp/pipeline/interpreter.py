@@ -8,8 +8,8 @@ Which weights an action uses is written in the action; the interpreter measures 
 How a tensor comes from or to another stage is the business of ``links``, how a batch's gradients become a decision
 that of ``settle``: so the same interpreter runs in a process of its own or beside the other stages of a test.
 
-A stage has a part of the model for each of its chunks: ``parts[chunk]``, which is number ``parts[chunk].state.part``
-in the model. Messages are addressed to parts; everything else here goes by chunk.
+A stage has a part of the model for each of its chunks: ``parts[chunk]``, which is number
+``parts[chunk].state.number`` in the model. Messages are addressed to parts; everything else here goes by chunk.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Interpreter:
 
     def _part_of(self, action: Action) -> int:
         """The place in the model of the part that ``action`` is about."""
-        return self.parts[action.chunk].state.part
+        return self.parts[action.chunk].state.number
 
     def _receive(self, action: Action) -> None:
         payload = action.payload
@@ -230,7 +230,9 @@ class Interpreter:
         self._timers.add("wait_norm_s", self.started_s - waited_from_s)
         read, expected = settlement.batch.versions[action.chunk], state.version_for(action.batch)
         if read != expected:
-            raise RuntimeError(f"part {state.part} read weight version {read} for batch {action.batch}, not {expected}")
+            raise RuntimeError(
+                f"part {state.number} read weight version {read} for batch {action.batch}, not {expected}"
+            )
         staleness = state.versions.newest - read
         step(state, gradients, decision, action.batch, staleness, self._lr_factor(action.batch))
         self._exchange(state.versions.current, state.owners)

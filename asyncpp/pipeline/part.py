@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass
 class PartState:
-    """part: its place in the model. indices: positions of its parameters in the canonical list, which lists here are
+    """number: its place in the model. indices: positions of its parameters in the canonical list, which lists here are
     aligned with.
 
     profile: the configured delays. owners: for each parameter, which of the replicas of this part updates it, where
@@ -30,7 +30,7 @@ class PartState:
     of the parameters that this one updates.
     """
 
-    part: int
+    number: int
     indices: Sequence[int]
     profile: DelayProfile
     versions: WeightVersions
@@ -51,7 +51,7 @@ class PartState:
 
     def version_for(self, batch: int) -> int:
         """The weight version that ``batch`` differentiates in this part."""
-        return version_of(batch, self.correction.delay(batch, self.profile.delay(self.part, batch)))
+        return version_of(batch, self.correction.delay(batch, self.profile.delay(self.number, batch)))
 
     def z_weights(self) -> list[Tensor] | None:
         """The newest weights as the correction reads them at z, or None where it has no such reading.

@@ -35,6 +35,7 @@ class Simulator:
     """module: the whole model, without values; names: its parameters in canonical order.
 
     aliases: parameter names that read another parameter's values (tied embeddings), alias to canonical name.
+    states: of all parts of the model, in its order.
     last_norms: of the batch before, None before the first: where a run goes on from a checkpoint, of the one before it.
     """
 
@@ -43,7 +44,7 @@ class Simulator:
         module: nn.Module,
         names: Sequence[str],
         aliases: dict[str, str],
-        parts: Sequence[PartState],
+        states: Sequence[PartState],
         num_micro_batches: int,
         clipping: Clipping,
         compute: Compute,
@@ -52,14 +53,14 @@ class Simulator:
         self.module = module
         self.names = list(names)
         self.aliases = aliases
-        self.parts = parts
+        self.states = states
         self.num_micro_batches = num_micro_batches
         self.clipping = clipping
         self.compute = compute
         self._last_gradients: list[Tensor] = []
         self.last_norms = last_norms
         self.needs_fresh_gradients = any(
-            group.rule.needs_fresh_gradients for part in parts for group in part.optimizer.groups
+            group.rule.needs_fresh_gradients for state in states for group in state.optimizer.groups
         )
 
     def train_batch(
@@ -69,7 +70,7 @@ class Simulator:
 
         before_update: called between the gradients and the first change of any state.
         """
-        versions = [part.version_for(batch) for part in self.parts]
+        versions = [state.version_for(batch) for state in self.states]
         self._last_gradients = []
         loss, gradients, expert_load = self.differentiate(self.weights_at(versions), windows)
         fresh = None
@@ -97,10 +98,10 @@ class Simulator:
         versions: that each part's gradients were taken at. gradients: a list a part; consumed, as the fresh ones are.
         """
         norms, decisions = self._decide(batch, gradients)
-        if any(part.correction.corrects_gradients for part in self.parts):
+        if any(state.correction.corrects_gradients for state in self.states):
             gradients = [
-                owned if decision.skipped else correct(part, owned, version)
-                for part, owned, version, decision in zip(self.parts, gradients, versions, decisions, strict=True)
+                owned if decision.skipped else correct(state, owned, version)
+                for state, owned, version, decision in zip(self.states, gradients, versions, decisions, strict=True)
             ]
             norms, decisions = self._decide(batch, gradients)
         if fresh_gradients is not None:
@@ -109,35 +110,35 @@ class Simulator:
                 Decision(late.clip_factor, late.skipped or new.skipped)
                 for late, new in zip(decisions, fresh, strict=True)
             ]
-            for part, owned, decision, new in zip(self.parts, fresh_gradients, decisions, fresh, strict=True):
+            for state, owned, decision, new in zip(self.states, fresh_gradients, decisions, fresh, strict=True):
                 if not decision.skipped:
-                    observe(part, owned, new)
-        for part, owned, version, decision in zip(self.parts, gradients, versions, decisions, strict=True):
-            step(part, owned, decision, batch, batch - version, lr_factor)
+                    observe(state, owned, new)
+        for state, owned, version, decision in zip(self.states, gradients, versions, decisions, strict=True):
+            step(state, owned, decision, batch, batch - version, lr_factor)
         self.last_norms = norms
         return norms, decisions
 
     def _decide(self, batch: int, gradients: Sequence[Sequence[Tensor]]) -> tuple[Norms, list[Decision]]:
-        by_part = [parameter_norms(part, owned) for part, owned in zip(self.parts, gradients, strict=True)]
+        by_part = [parameter_norms(state, owned) for state, owned in zip(self.states, gradients, strict=True)]
         whole = {index: norm for norms in by_part for index, norm in norms.items()}
         known = {batch: whole, batch - 1: self.last_norms}
         return whole, [self.clipping.decide(batch, norms, known.get) for norms in by_part]
 
     def weights_at(self, versions: Sequence[int]) -> list[Tensor]:
         """The weights of each part's version in ``versions``, in canonical order."""
-        return self._gather([part.versions.at(v) for part, v in zip(self.parts, versions, strict=True)])
+        return self._gather([state.versions.at(v) for state, v in zip(self.states, versions, strict=True)])
 
     def stale_weights(self, batch: int) -> list[Tensor]:
         """The weights that ``batch`` differentiates, in canonical order."""
-        return self.weights_at([part.version_for(batch) for part in self.parts])
+        return self.weights_at([state.version_for(batch) for state in self.states])
 
     def newest_weights(self) -> list[Tensor]:
         """The newest version of every parameter, in canonical order."""
-        return self._gather([part.versions.current for part in self.parts])
+        return self._gather([state.versions.current for state in self.states])
 
     def z_weights(self) -> list[Tensor] | None:
         """The newest weights read at z, in canonical order, or None where the correction has no such reading."""
-        readings = [part.z_weights() for part in self.parts]
+        readings = [state.z_weights() for state in self.states]
         present = [reading for reading in readings if reading is not None]
         return self._gather(present) if len(present) == len(readings) else None
 
@@ -148,11 +149,11 @@ class Simulator:
 
     def measurements(self) -> dict[str, float]:
         """Numbers of elements, counted from the tensors: parameters, and the state in copies of them."""
-        size = sum(part.num_parameters for part in self.parts)
+        size = sum(state.num_parameters for state in self.states)
         return {
             "num_parameters": size,
-            "optimizer_state_copies": sum(part.optimizer.num_state_elements() for part in self.parts) / size,
-            "correction_state_copies": sum(part.correction.num_state_elements() for part in self.parts) / size,
+            "optimizer_state_copies": sum(state.optimizer.num_state_elements() for state in self.states) / size,
+            "correction_state_copies": sum(state.correction.num_state_elements() for state in self.states) / size,
         }
 
     def differentiate(self, weights: Sequence[Tensor], windows: Tensor) -> BatchGradient:
@@ -196,11 +197,11 @@ class Simulator:
 
     def _by_part(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
         """A canonical list taken apart into the parts' own."""
-        return [[tensors[index] for index in part.indices] for part in self.parts]
+        return [[tensors[index] for index in state.indices] for state in self.states]
 
     def _gather(self, by_part: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Parts' lists put together in canonical order."""
         gathered: dict[int, Tensor] = {}
-        for part, tensors in zip(self.parts, by_part, strict=True):
-            gathered.update(zip(part.indices, tensors, strict=True))
+        for state, tensors in zip(self.states, by_part, strict=True):
+            gathered.update(zip(state.indices, tensors, strict=True))
         return [gathered[index] for index in range(len(self.names))]

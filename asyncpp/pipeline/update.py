@@ -19,32 +19,32 @@ from asyncpp.pipeline.clipping import Decision
 from asyncpp.pipeline.part import PartState
 
 
-def parameter_norms(part: PartState, gradients: Sequence[Tensor]) -> dict[int, float]:
+def parameter_norms(state: PartState, gradients: Sequence[Tensor]) -> dict[int, float]:
     """The norm of each of the part's gradients, in fp64, by its parameter's canonical position."""
     norms = torch.stack(torch._foreach_norm(list(gradients), 2, torch.float64)).tolist()
-    return dict(zip(part.indices, norms, strict=True))
+    return dict(zip(state.indices, norms, strict=True))
 
 
-def correct(part: PartState, gradients: list[Tensor], version: int) -> list[Tensor]:
+def correct(state: PartState, gradients: list[Tensor], version: int) -> list[Tensor]:
     """The gradients as the part's correction turns them, from ``version`` of its weights to the newest."""
-    if not part.correction.corrects_gradients:
+    if not state.correction.corrects_gradients:
         return gradients
-    return part.correction.correct_gradients(gradients, part.versions.current, part.versions.at(version))
+    return state.correction.correct_gradients(gradients, state.versions.current, state.versions.at(version))
 
 
-def observe(part: PartState, fresh_gradients: list[Tensor], decision: Decision) -> None:
+def observe(state: PartState, fresh_gradients: list[Tensor], decision: Decision) -> None:
     """Show the fresh gradients, clipped, to the part's rules that ask for them."""
     if decision.skipped:
         return
     clip(fresh_gradients, decision)
-    for group in part.optimizer.groups:
+    for group in state.optimizer.groups:
         if group.rule.needs_fresh_gradients:
             group.rule.observe_fresh_gradients(group.select(fresh_gradients))
 
 
 @torch.no_grad()
 def step(
-    part: PartState, gradients: list[Tensor], decision: Decision, batch: int, staleness: int, lr_factor: float
+    state: PartState, gradients: list[Tensor], decision: Decision, batch: int, staleness: int, lr_factor: float
 ) -> None:
     """The part's optimizer, group by group, and the correction's way of applying it: version ``batch`` to the next.
 
@@ -53,16 +53,16 @@ def step(
     A batch that is skipped has a u of zero, and the rule for the weights still applies.
     Raises LookupError when the part is not at version ``batch``.
     """
-    if part.versions.newest != batch:
-        raise LookupError(f"part {part.part} is at weight version {part.versions.newest}, not {batch}")
-    gradients = part.own(gradients)
+    if state.versions.newest != batch:
+        raise LookupError(f"part {state.number} is at weight version {state.versions.newest}, not {batch}")
+    gradients = state.own(gradients)
     clip(gradients, decision)
-    lr_factor *= part.correction.lr_factor(batch, staleness)
-    weights = part.own(part.versions.open_next())
-    for group in part.optimizer.groups:
+    lr_factor *= state.correction.lr_factor(batch, staleness)
+    weights = state.own(state.versions.open_next())
+    for group in state.optimizer.groups:
         rule = StandStill(group.rule) if decision.skipped else group.rule
         lr = group.peak_lr * lr_factor
-        part.correction.apply(rule, group.indices, group.select(gradients), group.select(weights), lr, staleness)
+        state.correction.apply(rule, group.indices, group.select(gradients), group.select(weights), lr, staleness)
 
 
 def clip(gradients: list[Tensor], decision: Decision) -> None:

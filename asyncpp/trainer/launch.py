@@ -63,7 +63,7 @@ class Board:
         return Action(_KINDS[kind - 1], batch, micro_batch, chunk) if kind else None
 
 
-def launch(config: Config, folder: Path, start: Start) -> dict[str, float]:
+def start_ranks(config: Config, folder: Path, start: Start) -> dict[str, float]:
     """Start every rank of ``config``, wait for the end, and return what rank 0's loop does.
 
     Raises TrainingFailed and Stopped as the loop does, RankFailed where a rank is lost. No rank outlives this call.

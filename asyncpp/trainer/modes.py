@@ -14,7 +14,7 @@ from asyncpp.data.prefetch import Prefetcher
 from asyncpp.distributed import Place
 from asyncpp.pipeline.mesh import Position
 from asyncpp.trainer.data import open_data
-from asyncpp.trainer.launch import launch
+from asyncpp.trainer.launch import start_ranks
 from asyncpp.trainer.loop import train
 from asyncpp.trainer.rank import train_rank
 from asyncpp.trainer.saving import Saver, Start, load
@@ -37,7 +37,7 @@ def train_run(config: Config, folder: Path, start: Start, place: Place | None) -
     if config.pipeline.is_simulated:
         return train_simulated(config, folder, start)
     if place is None:
-        return launch(config, folder, start)
+        return start_ranks(config, folder, start)
     return train_given_rank(config, folder, start, place)
 
 

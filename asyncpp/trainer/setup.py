@@ -13,7 +13,7 @@ from torch import Tensor
 from asyncpp.data.tokens import end_of_document
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases
-from asyncpp.model.llama import Stage, build
+from asyncpp.model.llama import Decoder, build
 from asyncpp.optim.groups import build_optimizer
 from asyncpp.parameters import ParameterInfo
 from asyncpp.pipeline.clipping import CLIPPINGS, Clipping, Norms
@@ -60,7 +60,7 @@ def build_simulator(config: Config, last_norms: Norms | None = None) -> Simulato
         module=build_module(config),
         names=[info.name for info in infos],
         aliases=tied_aliases(config.model),
-        parts=[build_state(config, part, weights_of) for part in range(config.profile.num_parts)],
+        states=[build_state(config, part, weights_of) for part in range(config.profile.num_parts)],
         num_micro_batches=config.trainer.num_micro_batches,
         clipping=build_clipping(config),
         compute=build_compute(config),
@@ -68,7 +68,7 @@ def build_simulator(config: Config, last_norms: Norms | None = None) -> Simulato
     )
 
 
-def build_module(config: Config, layers: range | None = None, *, first: bool = True, last: bool = True) -> Stage:
+def build_module(config: Config, layers: range | None = None, *, first: bool = True, last: bool = True) -> Decoder:
     """asyncpp.model.llama.build, compiled if that is configured."""
     module = build(config.model, layers, first=first, last=last)
     if config.trainer.compile:
@@ -102,7 +102,7 @@ def build_state(config: Config, part: int, weights_of: WeightsOf, replica: int =
     mine = [place for place in range(len(owned)) if owners is None or owners[place] == replica]
     updated = [weights[place] for place in mine]
     return PartState(
-        part=part,
+        number=part,
         indices=indices,
         profile=profile,
         versions=WeightVersions(weights, profile.delays[part]),

@@ -51,7 +51,7 @@ class Simulated:
     @property
     def states(self) -> Sequence[PartState]:
         """Of all parts of the model."""
-        return self._simulator.parts
+        return self._simulator.states
 
     def last_norms(self, num_updates: int) -> Norms:
         """The norms of all parameters' gradients in the last batch, where the next one is clipped by them."""

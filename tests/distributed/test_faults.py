@@ -30,7 +30,7 @@ RAISES = """
 from asyncpp.pipeline import interpreter
 honest = interpreter.Interpreter._backward
 def broken(self, action):
-    if action.batch == 3 and self.parts[0].state.part == 1:
+    if action.batch == 3 and self.parts[0].state.number == 1:
         raise ValueError("planted")
     honest(self, action)
 interpreter.Interpreter._backward = broken

@@ -15,7 +15,7 @@ from asyncpp.hydra_command import compose_overrides
 from asyncpp.model.config import LlamaConfig
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases
-from asyncpp.model.llama import Stage, build
+from asyncpp.model.llama import Decoder, build
 from asyncpp.trainer.checkpoint.config import CheckpointConfig
 from asyncpp.trainer.checkpoint.manifest import CheckpointInfo
 from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, correction_name, weight_name
@@ -34,7 +34,7 @@ def letters_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def bigram_model(probabilities: Tensor) -> Stage:
+def bigram_model(probabilities: Tensor) -> Decoder:
     """A model without layers, for which a token's successor has the distribution of that row of ``probabilities``.
 
     Embeddings are unit vectors, which the norm makes sqrt(V) long.
@@ -65,7 +65,7 @@ def bigram(probabilities: Tensor, max_length: int = 32) -> Evaluated:
     )
 
 
-def small_model(config: LlamaConfig, seed: int, dtype: torch.dtype = torch.float64) -> Stage:
+def small_model(config: LlamaConfig, seed: int, dtype: torch.dtype = torch.float64) -> Decoder:
     """The model with weights as at the start of a run, ten times as large so that tokens matter."""
     model = build(config)
     infos = parameter_infos(config)

@@ -138,7 +138,7 @@ def test_z_is_the_point_that_x_predicts_from(make_config, windows_by_step):
     assert all(torch.equal(x, z) for x, z in zip(simulator.newest_weights(), simulator.z_weights(), strict=True))
     for step, windows in enumerate(windows_by_step):
         simulator.train_batch(step, windows, 1.0)
-    part = simulator.parts[0]
+    part = simulator.states[0]
     for x, z, last in zip(simulator.newest_weights(), simulator.z_weights(), part.correction.previous, strict=True):
         torch.testing.assert_close(z - last, x, rtol=0, atol=1e-15)
         assert not torch.equal(z, x)

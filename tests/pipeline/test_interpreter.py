@@ -49,7 +49,7 @@ def test_the_wait_for_the_norm_is_no_part_of_the_update(make_config, monkeypatch
     def exchange(*unused: Any) -> None:
         clock.now_s += 2.0
 
-    (state,) = simulator.parts
+    (state,) = simulator.states
     modules = VersionedModules(simulator.module, {n: i for i, n in enumerate(simulator.names)}, state.versions)
     stage = Interpreter(
         [Part(state, modules, is_first=True, is_last=True)],

@@ -100,7 +100,7 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_the_rule_still_holds(m
     simulator = build_simulator(make_config(f"correction={correction}", "trainer.dtype=float64"))
     for step in range(3):
         simulator.train_batch(step, torch.arange(40).view(4, 10) + step, 1.0)
-    part = simulator.parts[0]
+    part = simulator.states[0]
     before = [weight.clone() for weight in simulator.newest_weights()]
     state = {key: value.clone() for key, value in part.optimizer.state_dict().items()}
     last_update = [u.clone() for u in part.correction.state.get("previous_update", [])]

@@ -87,22 +87,22 @@ def compare(planned: PlanConfig, simulator: Simulator) -> None:
     delays = planned.delay.profile(planned.pipeline).delays
     for step in range(max(delays) + 2):
         gradients = gradients_of(simulator, step)
-    newest = [weight for part in simulator.parts for weight in part.versions.at(part.versions.newest)]
+    newest = [weight for part in simulator.states for weight in part.versions.at(part.versions.newest)]
     versions = [
         weight
-        for part in simulator.parts
+        for part in simulator.states
         for version in range(part.versions.oldest, part.versions.newest)
         for weight in part.versions.at(version)
     ]
     state = [
         tensor
-        for part in simulator.parts
+        for part in simulator.states
         for group in part.optimizer.groups
         for tensors in group.rule.state.values()
         for tensor in tensors
     ]
     correction = [
-        tensor for part in simulator.parts for tensors in part.correction.state.values() for tensor in tensors
+        tensor for part in simulator.states for tensors in part.correction.state.values() for tensor in tensors
     ]
     (stage,) = cut(planned)
     expected = stage.memory
