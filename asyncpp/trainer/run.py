@@ -16,7 +16,7 @@ from asyncpp.trainer.data import prepare_data
 from asyncpp.trainer.ending import ending_of
 from asyncpp.trainer.modes import train_given_rank, train_run
 from asyncpp.trainer.run_folder import open_run_folder
-from asyncpp.trainer.saving import find_start
+from asyncpp.trainer.saving import prepare_start
 
 if TYPE_CHECKING:
     from asyncpp.config import Config
@@ -48,7 +48,7 @@ def _lead(config: Config, place: Place | None) -> int:
         with open_run_folder(config) as folder:
             if folder is None:  # by another process, while this one prepared the data
                 return _finished_before(config)
-            start = find_start(config, folder.path)
+            start = prepare_start(config, folder.path)
             folder.note(data_digest=start.data_digest)
             summary = folder.finish(train_run(config, folder.path, start, place))
     except ConfigError:

@@ -78,10 +78,12 @@ class Start:
         return {self.step - 1: {int(index): norm for index, norm in norms.items()}} if norms else {}
 
 
-def find_start(config: Config, folder: Path) -> Start:
-    """Where a launch of ``config`` in ``folder``, which it holds the lock of, begins. One process of a run asks.
+def prepare_start(config: Config, folder: Path) -> Start:
+    """Make ``folder`` ready for a launch of ``config``, and return where that begins, which is printed.
 
-    Raises ConfigError for a checkpoint of another configuration, or of other tokens.
+    For one process of a run, which holds the lock of the folder. It removes checkpoints that kills have left half
+    written, with resume=never all of them. Where the run goes on from another's checkpoint, it replaces the metrics in
+    ``folder`` by the other's up to there. Raises ConfigError for a checkpoint that the run cannot go on from.
     """
     launch, root, digest = uuid4().hex[:8], folder / CHECKPOINTS_FOLDER, data_digest(config.data)
     if config.resume == "never":
@@ -94,21 +96,27 @@ def find_start(config: Config, folder: Path) -> Start:
         checkpoint = _checkpoint_of_another_run(Path(config.resume))
     if checkpoint is None:
         return Start(launch, data_digest=digest)
-    checkpoint.require_same_config(config.scientific(), MAY_DIFFER)
+    _check_fits(config, checkpoint, digest)
+    if from_another_run:
+        _copy_metrics(checkpoint, folder)
     step = checkpoint.info.step
+    print(f"resuming after {step} updates from {checkpoint.folder}", flush=True)
+    return Start(launch, step, checkpoint.folder, checkpoint.info.counters, digest)
+
+
+def _check_fits(config: Config, checkpoint: Checkpoint, digest: str) -> None:
+    """Raise ConfigError unless ``config`` can go on from ``checkpoint``. digest: of the tokens that it reads."""
+    checkpoint.require_same_config(config.scientific(), MAY_DIFFER)
+    step, num_steps = checkpoint.info.step, config.trainer.num_steps
     accepted = f"expected at least the {step} steps of {checkpoint.folder}; use resume=never to start anew"
-    require(step <= config.trainer.num_steps, "trainer.num_steps", config.trainer.num_steps, accepted)
+    require(step <= num_steps, "trainer.num_steps", num_steps, accepted)
     same = checkpoint.info.counters.get("data_digest") == digest
     accepted = f"the tokens there are not those of {checkpoint.folder}; use resume=never to start anew"
     require(same, "data.root", config.data.root, accepted)
-    if from_another_run:
-        _copy_metrics(checkpoint, folder)
-    metrics, length = folder / records.METRICS_FILE, checkpoint.info.counters["metrics_bytes"]
+    metrics, length = _metrics_beside(checkpoint), checkpoint.info.counters["metrics_bytes"]
     size = metrics.stat().st_size if metrics.exists() else 0
     accepted = f"{metrics} has {size} bytes and {checkpoint.folder} goes on after {length}; use never to start anew"
     require(size >= length, "resume", config.resume, accepted)
-    print(f"resuming after {step} updates from {checkpoint.folder}", flush=True)
-    return Start(launch, step, checkpoint.folder, checkpoint.info.counters, digest)
 
 
 def _checkpoint_of_another_run(source: Path) -> Checkpoint:
@@ -126,11 +134,14 @@ def _checkpoint_of_another_run(source: Path) -> Checkpoint:
     return checkpoint
 
 
+def _metrics_beside(checkpoint: Checkpoint) -> Path:
+    """The metrics of the run that ``checkpoint`` is of."""
+    return checkpoint.folder.parents[1] / records.METRICS_FILE
+
+
 def _copy_metrics(checkpoint: Checkpoint, folder: Path) -> None:
     """Another run's metrics, up to its checkpoint, become the first of the run in ``folder``."""
-    metrics = checkpoint.folder.resolve().parents[1] / records.METRICS_FILE
-    length = checkpoint.info.counters["metrics_bytes"]
-    rows = metrics.read_bytes()[:length].decode() if metrics.is_file() else ""
+    rows = _metrics_beside(checkpoint).read_bytes()[: checkpoint.info.counters["metrics_bytes"]]
     records.write_atomically(folder / records.METRICS_FILE, rows)
 
 

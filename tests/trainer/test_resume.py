@@ -198,6 +198,19 @@ def test_missing_metrics_are_refused_before_any_rank_starts(tmp_path, data, stop
         run(config)
 
 
+def test_metrics_of_another_run_are_looked_at_before_they_replace_its_own(tmp_path, data, stop_at):
+    stop_at(None)
+    first = configured(tmp_path / "a", data)
+    assert run(first) == 0
+    (first.folder / records.METRICS_FILE).write_text("cut\n")
+    other = configured(tmp_path / "b", data, f"resume={first.folder}")
+    other.folder.mkdir(parents=True)
+    (other.folder / records.METRICS_FILE).write_text("its own\n")
+    with pytest.raises(saving.ConfigError, match=r"resume=.*a/.*metrics\.jsonl has 4 bytes"):
+        run(other)
+    assert (other.folder / records.METRICS_FILE).read_text() == "its own\n"
+
+
 def test_shorter_than_its_checkpoint_is_refused(tmp_path, data, stop_at):
     stop_at(None)
     first = configured(tmp_path / "a", data)
