@@ -22,7 +22,7 @@ What a trainer calls, on every rank:
     clean_up(root)                                      the first rank, before any other goes on; or start_anew(root)
     checkpoint = newest_valid(root, report)             the first rank, which tells the others its step
     checkpoint = Checkpoint.open(step_folder(root, n))  the others
-    checkpoint.require_same_config(scientific)          ConfigError that names the keys
+    checkpoint.require_same_config(scientific, keys)    ConfigError for a difference in any but those keys
     checkpoint.read(name), checkpoint.info.counters     each rank what it owns
 
     with CheckpointWriter(root, config, rank, num_ranks, launch) as writer:

@@ -17,8 +17,6 @@ from asyncpp.trainer.checkpoint.manifest import CheckpointDamaged, CheckpointInf
 from asyncpp.trainer.checkpoint.names import step_folders
 from asyncpp.trainer.checkpoint.tensor_file import TensorRecord, bytes_of, damage, header_damage
 
-LENGTHENS_A_RUN = ("trainer.num_steps",)
-
 
 class Checkpoint:
     """An open checkpoint. Files are mapped when a tensor of theirs is first read: a rank opens those that it needs."""
@@ -77,7 +75,7 @@ class Checkpoint:
         for file in self.manifest.files:
             _refuse(self.folder / file.name, damage(self.folder / file.name, file))
 
-    def require_same_config(self, config: Mapping[str, Any], may_differ: Sequence[str] = LENGTHENS_A_RUN) -> None:
+    def require_same_config(self, config: Mapping[str, Any], may_differ: Sequence[str]) -> None:
         """Raise ConfigError, naming every key, unless the checkpoint was made with ``config``.
 
         config: the scientific one. may_differ: keys that do not count.
