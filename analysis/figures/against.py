@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from figures.style import LEGEND_HEIGHT_IN, ROW_HEIGHT_IN, WIDTH_IN, in_style, legend_above, series_looks
 from labels import in_order, optimizer_title
 
-LABELS = {"val_loss": "validation loss\n(nats per token)", "gap": "gap to sync\n(nats per token)"}
+LABELS = {"val_loss": "validation loss", "gap": "gap to sync"}  # in nats per token
+MARK_SIZE = 3.5  # points; hollow, so that series which lie on one another are all seen
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,12 @@ def draw_against(series: Series) -> Figure:
     """
     frame = series.frame
     optimizers = in_order(frame["optimizer"])
-    labels = LABELS if frame["gap"].notna().any() else {"val_loss": LABELS["val_loss"]}
-    cells = [(optimizer, quantity) for optimizer in optimizers for quantity in labels]
-    num_columns = 2 if len(labels) == 2 else min(len(cells), max(WIDTH_IN))
+    quantities = list(LABELS) if frame["gap"].notna().any() else ["val_loss"]
+    cells = [(optimizer, quantity) for optimizer in optimizers for quantity in quantities]
+    num_columns = min(len(cells), 2)
     num_rows = -(-len(cells) // num_columns)
     with in_style():
-        figure = Figure((WIDTH_IN[num_columns], num_rows * ROW_HEIGHT_IN + LEGEND_HEIGHT_IN), layout="constrained")
+        figure = Figure((WIDTH_IN[1], num_rows * ROW_HEIGHT_IN + LEGEND_HEIGHT_IN), layout="constrained")
         panels = figure.subplots(num_rows, num_columns, squeeze=False)
         looks = series_looks(list(series.titles))
         for index, panel in enumerate(panels.flat):
@@ -58,10 +59,9 @@ def draw_against(series: Series) -> Figure:
             series.axis(panel, sorted(own["x"].dropna().unique()))
             if index + num_columns < len(cells):
                 panel.set_xlabel("")
-            if len(labels) == 2 or index % num_columns == 0:
-                panel.set_ylabel(labels[quantity])
-            panel.set_title(optimizer_title(optimizer))
-        legend_above(figure, list(series.titles.values()))
+            panel.set_title(f"{optimizer_title(optimizer)}: {LABELS[quantity]}")
+        figure.supylabel("nats per token")
+        legend_above(figure, list(series.titles.values()), num_columns=2)
     return figure
 
 
@@ -72,4 +72,6 @@ def _draw_series(panel: Axes, frame: pd.DataFrame, quantity: str, title: str, lo
     seeds = frame.dropna(subset=["x", quantity]).groupby("x")[quantity]
     if len(seeds) > 0:
         mean, spread = seeds.mean(), seeds.std(ddof=1)
-        panel.errorbar(mean.index, mean, yerr=spread, label=title, linestyle="-", capsize=2, **look)
+        bars = spread if spread.notna().any() else None
+        marks = {"fillstyle": "none", "markersize": MARK_SIZE}
+        panel.errorbar(mean.index, mean, yerr=bars, label=title, linestyle="-", capsize=2, **look, **marks)

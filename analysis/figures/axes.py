@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
 
-PANEL_IN = 1.5  # the width of the narrowest panel
+PANEL_IN = 1.05  # the width of the narrowest panel
 CHARACTER_IN = 0.065  # of a tick's label, in the style's size
 MARGIN = 0.15  # of a momentum axis, in factors of ten of updates
 
@@ -50,7 +50,7 @@ def _ticks(panel: Axes, values: Sequence[float]) -> None:
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_minor_formatter(NullFormatter())
     if _run_into_each_other(panel, ordered):
-        panel.tick_params(axis="x", labelrotation=45)
+        panel.tick_params(axis="x", labelrotation=90)
 
 
 def _run_into_each_other(panel: Axes, ordered: Sequence[float]) -> bool:

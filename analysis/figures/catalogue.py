@@ -161,7 +161,7 @@ FAMILIES = (
         "Initial weights",
         "The standard deviation of the weights that every run starts from.",
         "initial_std",
-        _against(sweep_series.over_initial_std, CONDITIONS, log_axis, "initial standard deviation"),
+        _against(sweep_series.over_initial_std, CONDITIONS, log_axis, "std of initial weights"),
     ),
     Family(
         "strength",
@@ -185,7 +185,8 @@ THEORY = (
         "timelines",
         "Schedules",
         "What each of four stages does when: four micro-batches a batch, two batches, a backward as long as two "
-        "forwards, messages that take no time. Numbers are micro-batches, colours the weights that they run on.",
+        "forwards, messages that take no time. Numbers are micro-batches, colours the weights that they run on. "
+        "What is idle without a flush is filling and draining, a large share of two batches and a small one of many.",
         draw_timelines,
     ),
     Theory(

@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from figures.style import WIDTH_IN, condition_looks, in_style, legend_above
-from gaps import paper_comparison
+from gaps import SMALLEST_GAP, paper_comparison
 from labels import CONDITIONS, in_order, optimizer_title
 
 ROW_IN, MARGIN_IN = 0.3, 0.85
@@ -40,6 +41,8 @@ def draw_optimizer_gap(frame: pd.DataFrame) -> Figure:
                     gaps["mean"], rows, xerr=gaps["std"], label=CONDITIONS[condition], capsize=2, markersize=4, **look
                 )
             _draw_paper(panel, optimizers, condition, offset, look["color"], look["marker"])
+        panel.set_xscale("symlog", linthresh=SMALLEST_GAP, linscale=0.5)  # robust optimizers' and others' on one axis
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         panel.axvline(0.0, color="black", linewidth=0.6)
         panel.set_yticks(range(len(optimizers)), [optimizer_title(name) for name in optimizers])
         panel.set_ylim(len(optimizers) - 0.5, -0.5)

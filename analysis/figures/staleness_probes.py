@@ -25,11 +25,11 @@ def draw_staleness_probes(rows: pd.DataFrame) -> Figure:
     settled = rows[rows["step"] >= SETTLED_FROM_FRACTION * rows["step"].max()]
     with in_style():
         figure = Figure((WIDTH_IN[3], HEIGHT_IN), layout="constrained")
-        panels = figure.subplots(2, len(QUANTITIES), sharey="col")
+        panels = figure.subplots(2, len(QUANTITIES))
         looks = series_looks(titles)
         for (over_steps, over_layers), (quantity, label) in zip(panels.T, QUANTITIES.items(), strict=True):
             for title in titles:
-                look: dict[str, Any] = looks[title] | {"linestyle": "-", "label": title}
+                look: dict[str, Any] = looks[title] | {"linestyle": "-", "label": title, "markersize": 4}
                 own = rows[(rows["series"] == title) & (rows["quantity"] == quantity)]
                 by_step = own.groupby("step")["value"].mean()
                 over_steps.plot(by_step.index, by_step, markevery=max(1, len(by_step) // NUM_MARKS), **look)

@@ -50,7 +50,7 @@ def plant_depth(runs_dir: Path) -> None:
     for num_stages in (1, 2, 4, 8):
         config = {"pipeline.num_stages": num_stages}
         _plant(runs_dir, "figure6_pipedream", "muon", "async", SYNC_LOSS + 0.1, config=config)
-        late = {"delay": "pipedream", "staleness_updates": num_stages - 1}
+        late = {"delay": "pipedream", "delay_varies": True, "staleness_updates": num_stages - 1}
         loss = SYNC_LOSS + (num_stages - 1) / 10
         _plant(runs_dir, "figure6_pipedream", "muon", "sync", loss, config | {"delay.name": "pipedream"}, late)
 
