@@ -132,8 +132,7 @@ class Mesh:
         with lost("a replica"):
             dist.all_reduce(flat, group=self.replicas)
         flat /= self.position.data_parallel
-        pieces = flat.split([tensor.numel() for tensor in tensors])
-        torch._foreach_copy_(tensors, [piece.view_as(t) for piece, t in zip(pieces, tensors, strict=True)])
+        _overwrite(tensors, flat)
 
     def exchange(self, tensors: Sequence[Tensor], owners: Sequence[int] | None) -> None:
         """Overwrite each tensor by that of the replica which owns it; nothing where ``owners`` is None. Waits."""
@@ -150,8 +149,7 @@ class Mesh:
         with lost("a replica"):
             dist.broadcast(flat, source, group=self.replicas)
         if replica != self.position.replica:
-            pieces = flat.split([tensor.numel() for tensor in tensors])
-            torch._foreach_copy_(tensors, [piece.view_as(t) for piece, t in zip(pieces, tensors, strict=True)])
+            _overwrite(tensors, flat)
 
     def both_ends(self, tensor: Tensor) -> Tensor:
         """On the first and the last stage: the sum of the first's tensor and the last's, in this order. Waits."""
@@ -159,3 +157,9 @@ class Mesh:
         with lost("the other end of the pipeline"):
             dist.all_gather(shares, tensor.contiguous(), group=self.ends)
         return shares[0] + shares[1]
+
+
+def _overwrite(tensors: list[Tensor], flat: Tensor) -> None:
+    """Copy into ``tensors`` the elements of ``flat``, which has those of all of them in a row."""
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    torch._foreach_copy_(tensors, [piece.view_as(t) for piece, t in zip(pieces, tensors, strict=True)])

@@ -33,9 +33,7 @@ def correct(state: PartState, gradients: list[Tensor], version: int) -> list[Ten
 
 
 def observe(state: PartState, fresh_gradients: list[Tensor], decision: Decision) -> None:
-    """Show the fresh gradients, clipped, to the part's rules that ask for them."""
-    if decision.skipped:
-        return
+    """Show the fresh gradients, clipped, to the part's rules that ask for them. Not for a batch that is skipped."""
     clip(fresh_gradients, decision)
     for group in state.optimizer.groups:
         if group.rule.needs_fresh_gradients:
