@@ -33,7 +33,6 @@ from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, correction_name
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncpp.correction.base import Correction
     from asyncpp.model.hf_folder import TokenizerFile
     from asyncpp.parameters import ParameterInfo
     from asyncpp.trainer.checkpoint.reader import Checkpoint
@@ -118,10 +117,11 @@ def final_weights(config: Config, checkpoint: Checkpoint, reading: str = "x") ->
 def _z_weights(config: Config, checkpoint: Checkpoint, part: int, infos: Sequence[ParameterInfo]) -> dict[str, Tensor]:
     """z of one part of the model, as the run's own correction makes it of its state."""
     from asyncpp.pipeline.delay import version_of
+    from asyncpp.trainer.setup import build_correction
 
     weights = [checkpoint.read(weight_name(info.name)) for info in infos]
     profile, last = config.profile, checkpoint.info.step - 1
-    correction = _correction(config, weights, profile.delays[part])
+    correction = build_correction(config, weights, profile.delays[part])
     for kind, tensors in correction.state.items():
         for info, tensor in zip(infos, tensors, strict=True):
             tensor.copy_(checkpoint.read(correction_name(info.name, kind)))
@@ -135,16 +135,11 @@ def require_reading(config: Config, reading: str) -> None:
     """Raise ConfigError where weights of ``config`` cannot be read so. No checkpoint is asked."""
     import torch
 
+    from asyncpp.trainer.setup import build_correction
+
     some = [torch.zeros(1)]
-    has_reading = reading == "x" or _correction(config, some, delay=1).z_weights(some, staleness=1) is not None
+    has_reading = reading == "x" or build_correction(config, some, delay=1).z_weights(some, staleness=1) is not None
     require(has_reading, "weights", reading, f"expected x: correction={config.correction.name} has no other reading")
-
-
-def _correction(config: Config, weights: list[Tensor], delay: int) -> Correction:
-    """The run's own, of a part with ``weights`` and at most ``delay``."""
-    from hydra.utils import get_class
-
-    return get_class(config.correction.correction)(config.correction, weights, delay, config.trainer.num_steps)
 
 
 def tokenizer_of(data: DataConfig, folder: str | None) -> TokenizerFile:

@@ -10,6 +10,7 @@ import torch
 from hydra.utils import get_class
 from torch import Tensor
 
+from asyncpp.correction.base import Correction
 from asyncpp.data.tokens import end_of_document
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos, tied_aliases
@@ -95,7 +96,6 @@ def build_state(config: Config, part: int, weights_of: WeightsOf, replica: int =
     owned = [infos[index] for index in indices]
     weights = weights_of(owned)
     profile = config.profile
-    correction = get_class(config.correction.correction)
     owners = None
     if config.pipeline.shard_optimizer:
         owners = assign_owners([info.num_elements for info in owned], config.pipeline.data_parallel)
@@ -107,10 +107,15 @@ def build_state(config: Config, part: int, weights_of: WeightsOf, replica: int =
         profile=profile,
         versions=WeightVersions(weights, profile.delays[part]),
         optimizer=build_optimizer(config.optimizer, [owned[place] for place in mine], updated),
-        correction=correction(config.correction, updated, profile.delays[part], config.trainer.num_steps),
+        correction=build_correction(config, updated, profile.delays[part]),
         owners=owners,
         replica=replica,
     )
+
+
+def build_correction(config: Config, weights: list[Tensor], delay: int) -> Correction:
+    """The run's own, for parameters of a part with these weights. delay: the part's largest, in updates."""
+    return get_class(config.correction.correction)(config.correction, weights, delay, config.trainer.num_steps)
 
 
 def build_clipping(config: Config) -> Clipping:
