@@ -22,7 +22,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from asyncpp.arguments import exit_code_of, parse_arguments
-from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, ConfigError, require
+from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, ConfigError, check_count, check_option, require
 from asyncpp.records import config_hash
 from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, step_folders, step_of
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def command() -> int:
         action, *rest = arguments
-        require(action in ACTIONS, "action", action, f"expected one of {', '.join(ACTIONS)}")
+        check_option("action", action, ACTIONS)
         require(bool(rest) and bool(rest[0]), "path", "", "expected a run's folder or a checkpoint's")
         return ACTIONS[action](Path(rest[0]), rest[1:])
 
@@ -86,7 +86,7 @@ def convert(path: Path, arguments: Sequence[str]) -> int:
     from asyncpp.trainer.checkpoint.store import CheckpointFailed
 
     options = parse_arguments(arguments, ConvertOptions)
-    require(options.num_files >= 1, "num_files", options.num_files, "expected 1 or more")
+    check_count("num_files", options.num_files)
     for folder in _folders(path):
         damage = _damage(folder)
         if damage is not None:

@@ -26,7 +26,7 @@ from asyncpp.arguments import run_command
 from asyncpp.config import Config
 from asyncpp.data.config import DataConfig, MixtureConfig
 from asyncpp.data.manifest import TOKENIZER_FILE, Manifest
-from asyncpp.errors import EXIT_DONE, ConfigError, require
+from asyncpp.errors import EXIT_DONE, ConfigError, check_option, require
 from asyncpp.saved_config import read_config
 from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, correction_name, step_of, weight_name
 
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _command(options: Options) -> int:
-    require(options.weights in READINGS, "weights", options.weights, f"expected one of {', '.join(READINGS)}")
+    check_option("weights", options.weights, READINGS)
     require(options.dtype in (None, *DTYPES), "dtype", options.dtype, f"expected one of {', '.join(DTYPES)}, or null")
     require(not Path(options.out).exists(), "out", options.out, "expected a folder that does not exist yet")
     run_folder, step = located(Path(options.ckpt))

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from asyncpp.arguments import to_dataclass
-from asyncpp.errors import require
+from asyncpp.errors import check_option, require
 from asyncpp.export import DTYPES, READINGS
 
 AUTO = "auto"
@@ -49,10 +49,9 @@ class EvalConfig:
         size = self.batch_size
         is_size = size == AUTO or (type(size) is int and size >= 1)
         require(is_size, "batch_size", size, f"expected 1 or more, or {AUTO}")
-        require(self.weights in READINGS, "weights", self.weights, f"expected one of {', '.join(READINGS)}")
-        which = self.checkpoints
-        require(which in CHECKPOINTS, "checkpoints", which, f"expected one of {', '.join(CHECKPOINTS)}")
-        require(self.dtype in DTYPES, "dtype", self.dtype, f"expected one of {', '.join(DTYPES)}")
+        check_option("weights", self.weights, READINGS)
+        check_option("checkpoints", self.checkpoints, CHECKPOINTS)
+        check_option("dtype", self.dtype, DTYPES)
         for key in ("ckpt", "tasks"):
             values = getattr(self, key)
             are_texts = all(isinstance(value, str) and value for value in values)

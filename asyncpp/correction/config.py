@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from omegaconf import MISSING
 
-from asyncpp.errors import require
+from asyncpp.errors import check_beta, check_fraction, check_not_negative, check_option, check_positive, require
 
 
 @dataclass
@@ -41,7 +41,7 @@ class StrengthConfig(CorrectionConfig):
     strength: float = MISSING
 
     def check(self, key: str) -> None:
-        require(self.strength >= 0.0, f"{key}.strength", self.strength, "expected zero or more")
+        check_not_negative(f"{key}.strength", self.strength)
 
 
 @dataclass
@@ -60,8 +60,7 @@ class ErrorFeedbackConfig(StrengthConfig):
 
     def check(self, key: str) -> None:
         super().check(key)
-        accepted = f"expected one of {', '.join(self.decay_forms)}"
-        require(self.decay_form in self.decay_forms, f"{key}.decay_form", self.decay_form, accepted)
+        check_option(f"{key}.decay_form", self.decay_form, self.decay_forms)
 
 
 @dataclass
@@ -93,8 +92,8 @@ class DelayCompensationConfig(StrengthConfig):
 
     def check(self, key: str) -> None:
         super().check(key)
-        require(0.0 <= self.ema < 1.0, f"{key}.ema", self.ema, "expected a number in [0, 1)")
-        require(self.eps > 0.0, f"{key}.eps", self.eps, "expected a positive number")
+        check_beta(f"{key}.ema", self.ema)
+        check_positive(f"{key}.eps", self.eps)
 
 
 @dataclass
@@ -123,7 +122,7 @@ class NesterovConfig(StrengthConfig):
         return 1.0
 
     def check(self, key: str) -> None:
-        require(0.0 <= self.strength < 1.0, f"{key}.strength", self.strength, "expected a number in [0, 1)")
+        check_beta(f"{key}.strength", self.strength)
 
 
 @dataclass
@@ -143,5 +142,4 @@ class SyncStartConfig(ErrorFeedbackConfig):
 
     def check(self, key: str) -> None:
         super().check(key)
-        fraction = self.sync_fraction
-        require(0.0 <= fraction <= 1.0, f"{key}.sync_fraction", fraction, "expected a number in [0, 1]")
+        check_fraction(f"{key}.sync_fraction", self.sync_fraction)

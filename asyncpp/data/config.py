@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
-from asyncpp.errors import require
+from asyncpp.errors import check_option, check_positive, require
 
 POSITIVE = "expected a positive whole number"
 SMALLEST_TRAINED_VOCABULARY = 257  # every byte, and the end of a document
@@ -75,7 +75,7 @@ class TokenizerConfig:
     end_of_document: str = MISSING
 
     def check(self, key: str) -> None:
-        require(self.kind in self.kinds, f"{key}.kind", self.kind, f"expected one of {', '.join(self.kinds)}")
+        check_option(f"{key}.kind", self.kind, self.kinds)
         if self.kind != "trained":
             what = "the path of a tokenizer.json" if self.kind == "file" else "a repository of the hub"
             require(bool(self.name), f"{key}.name", self.name, f"expected {what}, because {key}.kind={self.kind}")
@@ -223,5 +223,4 @@ class MixtureConfig(DataConfig):
         super().check(key)
         require(bool(self.weights), f"{key}.weights", self.weights, "expected the names of prepared sources")
         for name, weight in self.weights.items():
-            positive = math.isfinite(weight) and weight > 0.0
-            require(positive, f"{key}.weights.{name}", weight, "expected a positive number")
+            check_positive(f"{key}.weights.{name}", weight)

@@ -10,7 +10,7 @@ from omegaconf import MISSING, DictConfig
 
 from asyncpp.arguments import parse_arguments
 from asyncpp.config import Config
-from asyncpp.errors import require
+from asyncpp.errors import check_count, check_option, require
 from asyncpp.hydra_command import typed
 
 
@@ -23,7 +23,7 @@ class LauncherConfig:
 
     def check(self, config: Config) -> None:
         """Raise ConfigError where this can't start a run of ``config``."""
-        require(self.num_parallel >= 1, "launcher.num_parallel", self.num_parallel, "expected 1 or more")
+        check_count("launcher.num_parallel", self.num_parallel)
 
 
 @dataclass
@@ -103,7 +103,7 @@ KINDS: Mapping[str, type[LauncherConfig]] = {"local": LocalConfig, "slurm": Slur
 def launcher_of(composed: DictConfig) -> LauncherConfig:
     """The launcher of a cell, from what Hydra composed, its own node included. Raises ConfigError."""
     name = composed.hydra.launcher.get("name")
-    require(name in KINDS, "hydra/launcher", name, f"expected one of {', '.join(KINDS)}")
+    check_option("hydra/launcher", name, KINDS)
     return typed(composed.hydra, "launcher", KINDS[name])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from asyncpp.errors import require
+from asyncpp.errors import check_count, check_not_negative, check_positive, require
 from asyncpp.model.hf_config import read_hf_config
 
 
@@ -52,11 +52,9 @@ class LlamaConfig:
     def check(self, key: str) -> None:
         """Raise ConfigError for a shape that cannot be built; ``key`` is where this config stands."""
         for field in ("vocab_size", "num_layers", "hidden_size", "ffn_size", "num_heads", "num_kv_heads"):
-            value = getattr(self, field)
-            require(value >= 1, f"{key}.{field}", value, "expected one or more")
+            check_count(f"{key}.{field}", getattr(self, field))
         for field in ("rope_theta", "norm_eps", "init_std"):
-            value = getattr(self, field)
-            require(value > 0.0, f"{key}.{field}", value, "expected a positive number")
+            check_positive(f"{key}.{field}", getattr(self, field))
         require(
             self.hidden_size % self.num_heads == 0,
             f"{key}.num_heads",
@@ -135,7 +133,7 @@ class MoEConfig(LlamaConfig):
 
     def check(self, key: str) -> None:
         super().check(key)
-        require(self.num_experts >= 1, f"{key}.num_experts", self.num_experts, "expected one or more")
+        check_count(f"{key}.num_experts", self.num_experts)
         require(
             min(2, self.num_experts) <= self.top_k <= self.num_experts,
             f"{key}.top_k",
@@ -144,8 +142,7 @@ class MoEConfig(LlamaConfig):
             "would teach the router nothing",
         )
         for field in ("shared_ffn_size", "load_balancing", "router_z"):
-            value = getattr(self, field)
-            require(value >= 0, f"{key}.{field}", value, "expected zero or more")
+            check_not_negative(f"{key}.{field}", getattr(self, field))
 
     def hf_config(self) -> dict[str, Any]:
         """As GraniteMoeShared, whose multipliers are one here, but for the usual 1/sqrt(head_dim) of the scores."""

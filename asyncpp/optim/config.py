@@ -13,29 +13,13 @@ from typing import ClassVar
 
 from omegaconf import MISSING
 
-from asyncpp.errors import require
+from asyncpp.errors import check_beta, check_not_negative, check_option, check_positive, require
 from asyncpp.parameters import Role
-
-
-def check_beta(key: str, beta: float) -> None:
-    require(0.0 <= beta < 1.0, key, beta, "expected a number in [0, 1)")
 
 
 def check_betas(key: str, betas: tuple[float, ...], num_betas: int) -> None:
     allowed = len(betas) == num_betas and all(0.0 <= beta < 1.0 for beta in betas)
     require(allowed, key, list(betas), f"expected {num_betas} numbers in [0, 1)")
-
-
-def check_positive(key: str, value: float) -> None:
-    require(0.0 < value < math.inf, key, value, "expected a positive number")
-
-
-def check_not_negative(key: str, value: float) -> None:
-    require(0.0 <= value < math.inf, key, value, "expected zero or more")
-
-
-def check_option(key: str, value: str, options: tuple[str, ...]) -> None:
-    require(value in options, key, value, f"expected one of {', '.join(options)}")
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from asyncpp.errors import require
+from asyncpp.errors import check_fraction, require
 
 
 @dataclass
@@ -24,8 +24,8 @@ class LRScheduleConfig:
 
     def check(self, key: str, num_steps: int) -> None:
         """Raise ConfigError for a value that a run of ``num_steps`` steps cannot use."""
-        fraction, steps = self.lr_warmup_fraction, self.lr_warmup_steps
-        require(0.0 <= fraction <= 1.0, f"{key}.lr_warmup_fraction", fraction, "expected a number in [0, 1]")
+        check_fraction(f"{key}.lr_warmup_fraction", self.lr_warmup_fraction)
+        steps = self.lr_warmup_steps
         accepted = f"expected 0 to trainer.num_steps={num_steps}, or null"
         require(steps is None or 0 <= steps <= num_steps, f"{key}.lr_warmup_steps", steps, accepted)
 
@@ -55,8 +55,7 @@ class CosineConfig(LRScheduleConfig):
 
     def check(self, key: str, num_steps: int) -> None:
         super().check(key, num_steps)
-        final = self.final_lr_fraction
-        require(0.0 <= final <= 1.0, f"{key}.final_lr_fraction", final, "expected a number in [0, 1]")
+        check_fraction(f"{key}.final_lr_fraction", self.final_lr_fraction)
 
     def after_warmup(self, progress: float) -> float:
         final = self.final_lr_fraction

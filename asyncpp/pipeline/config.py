@@ -9,7 +9,7 @@ from typing import ClassVar
 from omegaconf import MISSING
 
 from asyncpp.correction.config import CorrectionConfig
-from asyncpp.errors import ConfigError, require
+from asyncpp.errors import ConfigError, check_count, check_not_negative, check_option, require
 from asyncpp.model.config import LlamaConfig
 from asyncpp.pipeline.delay import DelayProfile, SampledDelays
 from asyncpp.pipeline.partition import ranges, split_by_cost
@@ -57,15 +57,15 @@ class PipelineConfig:
 
     def check(self, key: str) -> None:
         """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
-        require(self.schedule in BUILDERS, f"{key}.schedule", self.schedule, f"expected one of {', '.join(BUILDERS)}")
+        check_option(f"{key}.schedule", self.schedule, BUILDERS)
         for name in ("num_stages", "data_parallel"):
-            require(getattr(self, name) >= 1, f"{key}.{name}", getattr(self, name), "expected 1 or more")
+            check_count(f"{key}.{name}", getattr(self, name))
         chunks = self.num_chunks
         require(chunks is None or chunks >= 1, f"{key}.num_chunks", chunks, "expected 1 or more, or null")
         for name in ("timeout_s", "start_timeout_s"):
             seconds = getattr(self, name)
             require(seconds >= 1.0, f"{key}.{name}", seconds, "expected 1 second or more")
-        require(self.trace_batches >= 0, f"{key}.trace_batches", self.trace_batches, "expected zero or more")
+        check_not_negative(f"{key}.trace_batches", self.trace_batches)
         if self.is_simulated:
             for name, value in (("data_parallel", 1), ("recompute", False), ("shard_optimizer", False)):
                 given = getattr(self, name)
@@ -149,7 +149,7 @@ class ConstantDelayConfig(DelayConfig):
     updates: int = MISSING
 
     def check(self, key: str) -> None:
-        require(self.updates >= 0, f"{key}.updates", self.updates, "expected zero or more")
+        check_not_negative(f"{key}.updates", self.updates)
 
     def profile(self, pipeline: PipelineConfig) -> DelayProfile:
         return DelayProfile((self.updates,) * pipeline.num_stages)
@@ -166,7 +166,7 @@ class ScheduleDelayConfig(DelayConfig):
     schedule: str = MISSING
 
     def check(self, key: str) -> None:
-        require(self.schedule in BUILDERS, f"{key}.schedule", self.schedule, f"expected one of {', '.join(BUILDERS)}")
+        check_option(f"{key}.schedule", self.schedule, BUILDERS)
 
     def profile(self, pipeline: PipelineConfig) -> DelayProfile:
         return pipeline.steady_delays(self.schedule)
@@ -185,7 +185,7 @@ class SampledDelayConfig(DelayConfig):
         odds = self.probabilities
         proper = len(odds) > 0 and all(p >= 0.0 for p in odds) and abs(sum(odds) - 1.0) < 1e-9
         require(proper, f"{key}.probabilities", odds, "expected numbers of zero or more that sum to 1")
-        require(self.seed >= 0, f"{key}.seed", self.seed, "expected zero or more")
+        check_not_negative(f"{key}.seed", self.seed)
 
     def profile(self, pipeline: PipelineConfig) -> DelayProfile:
         largest = max(delay for delay, probability in enumerate(self.probabilities) if probability > 0.0)

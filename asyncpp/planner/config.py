@@ -9,7 +9,7 @@ from omegaconf import MISSING
 
 from asyncpp.correction.config import CorrectionConfig
 from asyncpp.data.config import DataConfig
-from asyncpp.errors import ConfigError, require
+from asyncpp.errors import ConfigError, check_not_negative, check_positive, require
 from asyncpp.model.config import LlamaConfig
 from asyncpp.optim.config import OptimizerConfig
 from asyncpp.pipeline.config import DelayConfig, PipelineConfig
@@ -72,10 +72,10 @@ class HardwareConfig:
     def check(self, key: str) -> None:
         """Raise ConfigError for a value that no machine has; ``key`` is where this config stands."""
         for name in ("memory_bytes", "memory_bytes_per_s", "link_bytes_per_s"):
-            require(getattr(self, name) > 0.0, f"{key}.{name}", getattr(self, name), "expected a positive number")
+            check_positive(f"{key}.{name}", getattr(self, name))
         for name, value in self.peak_flops_per_s.items():
-            require(value > 0.0, f"{key}.peak_flops_per_s.{name}", value, "expected a positive number")
-        require(self.link_latency_s >= 0.0, f"{key}.link_latency_s", self.link_latency_s, "expected zero or more")
+            check_positive(f"{key}.peak_flops_per_s.{name}", value)
+        check_not_negative(f"{key}.link_latency_s", self.link_latency_s)
         accepted = f"expected zero to {key}.memory_bytes={self.memory_bytes:g}"
         require(0.0 <= self.reserved_bytes < self.memory_bytes, f"{key}.reserved_bytes", self.reserved_bytes, accepted)
 
@@ -99,8 +99,8 @@ class PlanOptions:
         known = self.precision is None or self.precision in PRECISIONS
         require(known, "precision", self.precision, f"expected one of {', '.join(PRECISIONS)}, or null")
         require(0.0 < self.mfu <= 1.0, "mfu", self.mfu, "expected a number in (0, 1]")
-        per_parameter, budget = self.tokens_per_parameter, self.budget_tokens
-        require(per_parameter > 0.0, "tokens_per_parameter", per_parameter, "expected a positive number")
+        check_positive("tokens_per_parameter", self.tokens_per_parameter)
+        budget = self.budget_tokens
         require(budget is None or budget > 0.0, "budget_tokens", budget, "expected a positive number, or null")
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from asyncpp.errors import require
+from asyncpp.errors import check_count, check_not_negative
 
 NONE = -1  # in a field that an action has no use for
 
@@ -103,8 +103,8 @@ class Shape:
 
     def __post_init__(self) -> None:
         for name in ("num_stages", "num_micro_batches", "num_batches", "num_chunks"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "expected 1 or more")
-        require(self.first_batch >= 0, "first_batch", self.first_batch, "expected zero or more")
+            check_count(name, getattr(self, name))
+        check_not_negative("first_batch", self.first_batch)
 
     @property
     def batches(self) -> range:

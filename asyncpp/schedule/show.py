@@ -28,7 +28,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from asyncpp.arguments import parse_arguments
-from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, ConfigError, require
+from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, ConfigError, check_count, require
 from asyncpp.schedule.builders import build
 from asyncpp.schedule.report import COLUMNS, report, row
 from asyncpp.schedule.text import parse, to_text
@@ -137,7 +137,7 @@ def _compare(arguments: Sequence[str]) -> None:
 
 
 def _timeline(name: str, options: _Options, num_chunks: int | None) -> Timeline:
-    require(options.batches >= 1, "batches", options.batches, "expected 1 or more")
+    check_count("batches", options.batches)
     if name.endswith(".txt"):
         schedule = parse(_read(name))
     else:

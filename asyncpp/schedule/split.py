@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncpp.errors import ConfigError, require
+from asyncpp.errors import ConfigError, check_count, require
 
 
 def split_layers(
@@ -31,7 +31,7 @@ def split_layers(
     there are fewer layers than stages or no split fits into memory; ``key`` names what the user has set.
     """
     num_layers = len(costs)
-    require(num_stages >= 1, key, num_stages, "expected 1 or more")
+    check_count(key, num_stages)
     require(num_stages <= num_layers, key, num_stages, f"expected at most one stage for each of {num_layers} layers")
     before = np.concatenate(([0.0], np.cumsum(np.asarray(costs, dtype=np.float64))))
     usage = np.zeros(num_layers) if memory is None else np.asarray(memory, dtype=np.float64)

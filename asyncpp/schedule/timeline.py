@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from asyncpp.errors import ConfigError, require
+from asyncpp.errors import ConfigError, check_not_negative, require
 from asyncpp.schedule.action import BACKWARD, FORWARD, RECV, SEND, UPDATE, Schedule
 from asyncpp.schedule.walk import Channel, channel, walk
 
@@ -55,10 +55,10 @@ class CostModel:
             require(bool(np.all(self.of_stages(name, num_stages) > 0.0)), name, getattr(self, name), "expected > 0")
         for name in ("update", "transfer"):
             self.of_stages(name, num_stages)
-        require(0.0 <= self.latency < np.inf, "latency", self.latency, "expected zero or more")
+        check_not_negative("latency", self.latency)
         require(self.norm is None or 0.0 <= self.norm < np.inf, "norm", self.norm, "expected zero or more, or null")
         require(0.0 <= self.jitter < 1.0, "jitter", self.jitter, "expected a number in [0, 1)")
-        require(self.seed >= 0, "seed", self.seed, "expected zero or more")
+        check_not_negative("seed", self.seed)
 
 
 @dataclass(frozen=True)

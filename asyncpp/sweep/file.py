@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from asyncpp.arguments import to_dataclass
-from asyncpp.errors import ConfigError, require
+from asyncpp.errors import ConfigError, check_option, require
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 
@@ -80,7 +80,7 @@ class SweepFile:
         accepted = f"expected one of {', '.join(self.scale_names)}"
         require(scale is None or scale in self.scale_names, "scale", scale, accepted)
         name = self.paper_scale if scale == PAPER and self.paper_scale else scale or next(iter(self.scales))
-        require(name in self.scales, "paper_scale", name, f"expected one of {', '.join(self.scales)}")
+        check_option("paper_scale", name, self.scales)
         reserved = [field.name for field in fields(ScaleChanges)]
         given = self.scales[name]
         changes = to_dataclass({key: given[key] for key in reserved if key in given}, ScaleChanges, f"scales.{name}.")

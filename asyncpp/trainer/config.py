@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from omegaconf import MISSING
 
-from asyncpp.errors import require
+from asyncpp.errors import check_count, check_option, require
 from asyncpp.pipeline.clipping import CLIPPINGS
 from asyncpp.trainer.checkpoint.config import CheckpointConfig
 
@@ -57,7 +57,7 @@ class TrainerConfig:
     def check(self, key: str) -> None:
         """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
         for name in ("num_steps", "batch_size", "num_micro_batches", "eval_batch_size", "num_threads"):
-            require(getattr(self, name) >= 1, f"{key}.{name}", getattr(self, name), "expected 1 or more")
+            check_count(f"{key}.{name}", getattr(self, name))
         require(
             self.batch_size % self.num_micro_batches == 0,
             f"{key}.batch_size",
@@ -70,14 +70,14 @@ class TrainerConfig:
         for name in ("eval_every", "probe_every", "checkpoint_every"):
             every = getattr(self, name)
             require(every is None or every >= 1, f"{key}.{name}", every, "expected 1 or more, or null")
-        require(skipped >= 1, f"{key}.max_skipped_steps", skipped, "expected 1 or more")
-        require(self.dtype in self.dtypes, f"{key}.dtype", self.dtype, f"expected one of {', '.join(self.dtypes)}")
+        check_count(f"{key}.max_skipped_steps", skipped)
+        check_option(f"{key}.dtype", self.dtype, self.dtypes)
         autocast = self.autocast
         known = autocast is None or autocast in self.autocast_dtypes
         require(known, f"{key}.autocast", autocast, f"expected one of {', '.join(self.autocast_dtypes)}, or null")
         accepted = f"expected null with {key}.dtype={self.dtype}, whose products it leaves as they are"
         require(autocast is None or self.dtype == "float32", f"{key}.autocast", autocast, accepted)
-        require(self.clip_by in CLIPPINGS, f"{key}.clip_by", self.clip_by, f"expected one of {', '.join(CLIPPINGS)}")
+        check_option(f"{key}.clip_by", self.clip_by, CLIPPINGS)
         known = re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is not None
         require(known, f"{key}.device", self.device, "expected cpu, cuda, or cuda:<index>")
         threads = self.num_threads
@@ -119,7 +119,7 @@ class WandbConfig(LoggerConfig):
     mode: str = MISSING
 
     def check(self, key: str) -> None:
-        require(self.mode in self.modes, f"{key}.mode", self.mode, f"expected one of {', '.join(self.modes)}")
+        check_option(f"{key}.mode", self.mode, self.modes)
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from asyncpp.errors import require
+from asyncpp.errors import check_count, check_not_negative, require
 
 
 @dataclass
@@ -25,7 +25,7 @@ class CheckpointConfig:
 
     def check(self, key: str) -> None:
         """Raise ConfigError for a value that no run can use; ``key`` is where this config stands."""
-        require(self.keep_last >= 1, f"{key}.keep_last", self.keep_last, "expected 1 or more")
+        check_count(f"{key}.keep_last", self.keep_last)
         every = self.keep_every
         require(every is None or every >= 1, f"{key}.keep_every", every, "expected 1 or more, or null")
-        require(self.keep_best >= 0, f"{key}.keep_best", self.keep_best, "expected zero or more")
+        check_not_negative(f"{key}.keep_best", self.keep_best)
