@@ -91,7 +91,8 @@ class Mesh:
         # Records are small and on the CPU, wherever the weights are.
         self.reports = _new_group(every, backend="gloo", timeout=self.timeout)
         self.control = _new_group(every, backend="gloo", timeout=self.timeout)
-        # In a monitored barrier all ranks but the first wait as long as the group's own timeout says: torch's default.
+        # In a monitored barrier only rank 0 heeds the timeout that it is given; the others wait as long as the group's
+        # own says, so that this group keeps torch's long default.
         self._meeting = _new_group(every, backend="gloo")
         num_stages, num_ranks = position.num_stages, position.num_ranks
         self.replicas = self._one_of([list(range(stage, num_ranks, num_stages)) for stage in range(num_stages)])

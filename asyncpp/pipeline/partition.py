@@ -53,14 +53,14 @@ def indices_by_part(
     return owned
 
 
-def assign_owners(sizes: Sequence[int], num_replicas: int) -> list[int]:
-    """Which replica updates each of the parameters of these sizes, whole: the largest first, to whoever has least."""
-    loads = [0] * num_replicas
-    owners = [0] * len(sizes)
+def share_out(sizes: Sequence[int], num_shares: int) -> list[int]:
+    """In which share each thing of these sizes goes, whole: the largest first, to the share that has least."""
+    loads = [0] * num_shares
+    shares = [0] * len(sizes)
     for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
-        owners[place] = loads.index(min(loads))
-        loads[owners[place]] += sizes[place]
-    return owners
+        shares[place] = loads.index(min(loads))
+        loads[shares[place]] += sizes[place]
+    return shares
 
 
 def _part_of(name: str, layers: Sequence[range]) -> int:

@@ -4,9 +4,10 @@
     gather    every rank's report to every rank; a correction of the gradients, which asks for a second round
 
 Each runs in a thread of its own, batch after batch, so collectives have one order on all ranks. A batch's gradients
-belong to the first thread, then to the second, which may exchange them for corrected ones, and then to the update,
-which waits for that and otherwise only for what its way of clipping asks for (clipping.py). The two rounds of a
-correction are those of Simulator._update; fresh gradients the simulator alone has.
+belong to the reduce thread, then to the gather thread, which may replace them by corrected ones, then to the update.
+The update waits for corrected gradients where a correction of gradients is set, and for norms only where its way of
+clipping needs them (clipping.py). The two rounds of a correction are those of the simulator's update; only the
+simulator has fresh gradients.
 """
 
 from __future__ import annotations

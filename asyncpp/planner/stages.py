@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from asyncpp.errors import ConfigError
-from asyncpp.pipeline.partition import assign_owners
+from asyncpp.pipeline.partition import share_out
 from asyncpp.planner.config import PlanConfig
 from asyncpp.planner.memory import (
     Held,
@@ -21,8 +21,14 @@ from asyncpp.planner.memory import (
     update_bytes,
 )
 from asyncpp.planner.units import Unit, units
-from asyncpp.schedule.action import BACKWARD, FORWARD, UPDATE, Action, Schedule
-from asyncpp.schedule.peaks import peak_gradients, peak_saved_activations, peak_weight_versions
+from asyncpp.schedule.action import num_batches_until_steady
+from asyncpp.schedule.peaks import (
+    gradients_in_backward,
+    peak_gradients,
+    peak_saved_activations,
+    peak_weight_versions,
+    saved_at_update,
+)
 from asyncpp.schedule.split import split_layers
 
 
@@ -96,44 +102,15 @@ def held_by_part(config: PlanConfig) -> list[Held]:
     if config.pipeline.is_simulated:
         in_backward = min(3, config.trainer.num_micro_batches)  # it drops a micro-batch's when it has the next one's
         return [Held(delay + 1, 1, in_backward, 1.0, 0.0) for delay in config.delay.profile(config.pipeline).delays]
-    schedule = config.schedule(num_batches_until_steady(config))
+    schedule = config.schedule(num_batches_until_steady(config.pipeline.num_stages, config.trainer.num_micro_batches))
     versions, sums = peak_weight_versions(schedule), peak_gradients(schedule)
-    in_backward = [_gradients_in_backward(schedule, part) for part in range(schedule.num_parts)]
+    in_backward = [gradients_in_backward(schedule, part) for part in range(schedule.num_parts)]
     saved = [count / schedule.num_chunks for count in peak_saved_activations(schedule)]
-    at_update = [count / schedule.num_chunks for count in map(_saved_at_update, schedule.stages)]
+    at_update = [count / schedule.num_chunks for count in map(saved_at_update, schedule.stages)]
     stage_of = [part % schedule.num_stages for part in range(schedule.num_parts)]
     return [
         Held(versions[part], sums[part], in_backward[part], saved[s], at_update[s]) for part, s in enumerate(stage_of)
     ]
-
-
-def _gradients_in_backward(schedule: Schedule, part: int) -> int:
-    """The most sums of gradients that a part has when a backward starts, and the gradient that this one makes."""
-    chunk, stage = divmod(part, schedule.num_stages)
-    sums: set[int] = set()
-    most = 0
-    for action in schedule.stages[stage]:
-        if action.kind is BACKWARD and action.chunk == chunk:
-            most = max(most, len(sums) + 1)
-            sums.add(action.batch)
-        elif action.kind is UPDATE and action.chunk == chunk:
-            sums.discard(action.batch)
-    return most
-
-
-def _saved_at_update(actions: Sequence[Action]) -> int:
-    """The most micro-batches of a stage's list that have run forward and not yet backward when an update comes."""
-    saved = most = 0
-    for action in actions:
-        saved += (action.kind is FORWARD) - (action.kind is BACKWARD)
-        if action.kind is UPDATE:
-            most = max(most, saved)
-    return most
-
-
-def num_batches_until_steady(config: PlanConfig) -> int:
-    """Batches after which a schedule repeats itself: those that fill the pipeline, and two more."""
-    return -(-config.pipeline.num_stages // config.trainer.num_micro_batches) + 2
 
 
 def _splits_that_may_fit(config: PlanConfig, pieces: Sequence[Unit], held: Sequence[Held]) -> Iterator[Sequence[int]]:
@@ -192,7 +169,7 @@ def _updated_by_replica(
     updated: list[set[str]] = [set() for _ in range(pipeline.data_parallel)]
     for part in parts:
         infos = [info for unit in part.units for info in held_parameters(unit, with_embedding)]
-        owners = assign_owners([info.num_elements for info in infos], pipeline.data_parallel)
+        owners = share_out([info.num_elements for info in infos], pipeline.data_parallel)
         for info, owner in zip(infos, owners, strict=True):
             updated[owner].add(info.name)
     return updated

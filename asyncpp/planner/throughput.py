@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from asyncpp.model.counts import flops_per_token
 from asyncpp.planner.config import PlanConfig
 from asyncpp.planner.memory import message_bytes
-from asyncpp.planner.stages import Stage, num_batches_until_steady
+from asyncpp.planner.stages import Stage
+from asyncpp.schedule.action import num_batches_until_steady
 from asyncpp.schedule.staleness import staleness
 from asyncpp.schedule.timeline import CostModel, timeline
 
@@ -40,7 +41,7 @@ class Throughput:
 def throughput(config: PlanConfig, stages: Sequence[Stage]) -> Throughput:
     """Time two schedules, one a batch longer than the other: the difference is a batch."""
     costs = cost_model(config, stages)
-    num_batches = num_batches_until_steady(config)
+    num_batches = num_batches_until_steady(config.pipeline.num_stages, config.trainer.num_micro_batches)
     shorter, longer = config.schedule(num_batches), config.schedule(num_batches + 1)
     step_s = timeline(longer, costs).duration - timeline(shorter, costs).duration
 

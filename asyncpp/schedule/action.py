@@ -86,6 +86,16 @@ def update(batch: int, version: int, chunk: int = 0) -> Action:
     return Action(UPDATE, batch, NONE, chunk, version)
 
 
+def num_filling_batches(num_stages: int, num_micro_batches: int) -> int:
+    """Batches that do not find the pipeline full: until as many micro-batches as stages have begun."""
+    return -(-num_stages // num_micro_batches)
+
+
+def num_batches_until_steady(num_stages: int, num_micro_batches: int) -> int:
+    """Batches after which a schedule repeats itself: those that fill the pipeline, and two more."""
+    return num_filling_batches(num_stages, num_micro_batches) + 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """How much a schedule has to do. Raises ConfigError for numbers that mean nothing.

@@ -73,6 +73,30 @@ def peak_gradients(schedule: Schedule) -> list[int]:
     return peaks
 
 
+def gradients_in_backward(schedule: Schedule, part: int) -> int:
+    """The most sums of gradients that a part has when a backward starts, and the gradient that this one makes."""
+    chunk, stage = divmod(part, schedule.num_stages)
+    sums: set[int] = set()
+    most = 0
+    for action in schedule.stages[stage]:
+        if action.kind is BACKWARD and action.chunk == chunk:
+            most = max(most, len(sums) + 1)
+            sums.add(action.batch)
+        elif action.kind is UPDATE and action.chunk == chunk:
+            sums.discard(action.batch)
+    return most
+
+
+def saved_at_update(actions: Sequence[Action]) -> int:
+    """The most micro-batches of a stage's list that have run forward and not yet backward when an update comes."""
+    saved = most = 0
+    for action in actions:
+        saved += (action.kind is FORWARD) - (action.kind is BACKWARD)
+        if action.kind is UPDATE:
+            most = max(most, saved)
+    return most
+
+
 def _peak(actions: Sequence[Action], change: dict) -> int:
     held = peak = 0
     for action in actions:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncpp.schedule.action import BACKWARD, FORWARD, UPDATE, Schedule
+from asyncpp.schedule.action import BACKWARD, FORWARD, UPDATE, Schedule, num_batches_until_steady
 from asyncpp.schedule.builders import build
 
 
@@ -66,5 +66,5 @@ def steady_staleness(
     With one chunk a part is a stage: (0, 0, ...) for synchronous schedules, (1, 1, ...) for two_bw,
     (P - 1, ..., 1, 0) for pipedream. Raises ConfigError for an unknown name or a shape that it cannot have.
     """
-    pipeline_filled = -(-num_stages // num_micro_batches)  # batches until as many micro-batches as stages have run
-    return staleness(build(name, num_stages, num_micro_batches, pipeline_filled + 2, num_chunks)).steady
+    num_batches = num_batches_until_steady(num_stages, num_micro_batches)
+    return staleness(build(name, num_stages, num_micro_batches, num_batches, num_chunks)).steady

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from asyncpp.errors import ConfigError, check_not_negative, require
-from asyncpp.schedule.action import BACKWARD, FORWARD, RECV, SEND, UPDATE, Schedule
+from asyncpp.schedule.action import BACKWARD, FORWARD, RECV, SEND, UPDATE, Schedule, num_filling_batches
 from asyncpp.schedule.walk import Channel, channel, walk
 
 PerStage = float | Sequence[float]  # one number for all stages, or one for each
@@ -98,7 +98,7 @@ class Timeline:
     def steady_bubble_fraction(self) -> float | None:
         """The bubble of all stages in their steady_span; None in too short a schedule.
 
-        0 for 2BW with equal stages; what it is anyway for a schedule that flushes.
+        0 for 2BW with equal stages; that of any one batch for a schedule that flushes.
         """
         idle = total = 0.0
         for stage in range(self.schedule.num_stages):
@@ -113,10 +113,10 @@ class Timeline:
     def steady_span(self, stage: int) -> tuple[float, float] | None:
         """From the start of the first batch that finds the pipeline full to the start of the last batch: the time
         between the first filling and the last draining of the pipeline. None in too short a schedule."""
-        batches = self.schedule.batches
-        if self._num_filling >= len(batches) - 1:
+        batches, num_filling = self.schedule.batches, self._num_filling
+        if num_filling >= len(batches) - 1:
             return None
-        return self._batch_start(stage, batches[self._num_filling]), self._batch_start(stage, batches[-1])
+        return self._batch_start(stage, batches[num_filling]), self._batch_start(stage, batches[-1])
 
     @property
     def steady_batch_duration(self) -> float | None:
@@ -126,8 +126,7 @@ class Timeline:
 
     @property
     def _num_filling(self) -> int:
-        """Batches that do not find the pipeline full."""
-        return -(-self.schedule.num_stages // self.schedule.num_micro_batches)
+        return num_filling_batches(self.schedule.num_stages, self.schedule.num_micro_batches)
 
     @cached_property
     def _computes(self) -> list[np.ndarray]:

@@ -20,7 +20,7 @@ from asyncpp.parameters import ParameterInfo
 from asyncpp.pipeline.clipping import CLIPPINGS, Clipping, Norms
 from asyncpp.pipeline.compute import Autocast, Compute
 from asyncpp.pipeline.part import PartState
-from asyncpp.pipeline.partition import assign_owners, indices_by_part
+from asyncpp.pipeline.partition import indices_by_part, share_out
 from asyncpp.pipeline.simulator import Simulator
 from asyncpp.pipeline.weights import WeightVersions
 
@@ -98,7 +98,7 @@ def build_state(config: Config, part: int, weights_of: WeightsOf, replica: int =
     profile = config.profile
     owners = None
     if config.pipeline.shard_optimizer:
-        owners = assign_owners([info.num_elements for info in owned], config.pipeline.data_parallel)
+        owners = share_out([info.num_elements for info in owned], config.pipeline.data_parallel)
     mine = [place for place in range(len(owned)) if owners is None or owners[place] == replica]
     updated = [weights[place] for place in mine]
     return PartState(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from asyncpp.errors import require
+from asyncpp.pipeline.partition import share_out
 from asyncpp.trainer.checkpoint.manifest import Manifest
 from asyncpp.trainer.checkpoint.names import file_name, step_folder
 from asyncpp.trainer.checkpoint.reader import Checkpoint
@@ -24,12 +25,10 @@ def convert(checkpoint: Checkpoint, root: Path, num_files: int) -> Manifest:
     final = step_folder(root, info.step)
     require(not final.exists(), "to", root, f"expected a folder without {final.name}")
     tensors = {name: checkpoint.record(name).empty() for name in checkpoint.names}
-    shares: list[list[str]] = [[] for _ in range(num_files)]
-    sizes = [0] * num_files
-    for name in sorted(tensors, key=lambda name: (-tensors[name].nbytes, name)):
-        smallest = sizes.index(min(sizes))
-        shares[smallest].append(name)
-        sizes[smallest] += tensors[name].nbytes
+    names = sorted(tensors)
+    sizes = [tensors[name].nbytes for name in names]
+    files = share_out(sizes, num_files)
+    shares = [[name for name, file in zip(names, files, strict=True) if file == number] for number in range(num_files)]
 
     partial = partial_folder(root, info.step, LAUNCH, attempt=0)
     try:

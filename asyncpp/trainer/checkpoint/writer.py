@@ -91,8 +91,8 @@ class CheckpointWriter:
     def save(self, info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> None:
         """Begin to save this rank's part of the state after ``info.step`` updates; collective.
 
-        tensors: by name (names.py), contiguous or not, on any device; not to be changed before wait_copied. What is
-        read of an accelerator must have been put on its default stream. info: only rank 0's is written.
+        tensors: by name (names.py), contiguous or not, on any device; not to be changed before wait_copied. Those
+        on a GPU must have been written on its default stream. info: only rank 0's is written.
         Waits for the save before, whose failure is reported and otherwise forgotten.
         """
         for name in tensors:
