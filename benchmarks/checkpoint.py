@@ -18,7 +18,6 @@ The contenders take turns on one thread, and a background thread beside it; the 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import statistics
@@ -32,11 +31,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.trainer.checkpoint.config import CheckpointConfig
 from asyncpp.trainer.checkpoint.manifest import CheckpointInfo
 from asyncpp.trainer.checkpoint.reader import newest_valid
 from asyncpp.trainer.checkpoint.writer import CheckpointWriter
+from common.command import run_benchmark
 
 
 @dataclass
@@ -146,21 +145,14 @@ def measure_asynchronous(folder: Path, options: Options, tensors: dict[str, Tens
     }
 
 
-def main() -> int:
-    options = parse_arguments(sys.argv[1:], Options)
+def measure_in_a_folder(options: Options) -> dict[str, float]:
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(dir=options.folder or None))
     try:
-        result = measure(folder, options)
+        return measure(folder, options)
     finally:
         shutil.rmtree(folder)
-    if options.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:32} {value:10.3f}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(main))
+    sys.exit(run_benchmark(__doc__, Options, measure_in_a_folder))

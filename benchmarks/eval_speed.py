@@ -13,30 +13,27 @@ requests from text, one after the other in rounds, one thread; lower quartiles o
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.data.manifest import TOKENIZER_FILE, Manifest
 from asyncpp.data.prepare import prepare
-from asyncpp.errors import EXIT_DONE, ConfigError, require
+from asyncpp.errors import EXIT_DONE, ConfigError, check_count
 from asyncpp.hydra_command import compose_overrides, typed
 from asyncpp.model.hf_folder import TokenizerFile, write_folder
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos
+from common.command import run_benchmark
+from common.race import race
 from eval.adapter import AsyncppLM
 from eval.checkpoint import load
 from eval.fetch import main as fetch
@@ -83,24 +80,12 @@ def tokens_fraction(ours: AsyncppLM, requests: list[Any]) -> float:
     return sum(row.num_tokens for row in rows_of(pairs, ours.max_length)) / alone
 
 
-def race(sides: dict[str, Callable[[], object]], num_rounds: int) -> dict[str, float]:
-    """Lower quartile of each side's processor time in seconds, after a round to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for round_ in range(num_rounds + 1):
-        for name, score in sides.items():
-            start = time.process_time()
-            score()
-            if round_ > 0:
-                times[name].append(time.process_time() - start)
-    return {name: float(np.quantile(values, 0.25)) for name, values in times.items()}
-
-
 def measure(options: Options) -> dict[str, float]:
     import datasets
     from lm_eval.models.huggingface import HFLM
 
     datasets.disable_progress_bars()
-    require(options.num_rounds >= 1, "num_rounds", options.num_rounds, "expected 1 or more")
+    check_count("num_rounds", options.num_rounds)
     torch.set_num_threads(1)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     results: dict[str, float] = {}
@@ -125,16 +110,5 @@ def measure(options: Options) -> dict[str, float]:
     return results
 
 
-def main(arguments: list[str]) -> int:
-    options = parse_arguments(arguments, Options)
-    results = measure(options)
-    if options.json:
-        print(json.dumps(results))
-    else:
-        for name, value in results.items():
-            print(f"{name:32} {value:10.2f}")
-    return EXIT_DONE
-
-
 if __name__ == "__main__":
-    sys.exit(exit_code_of(partial(main, sys.argv[1:])))
+    sys.exit(run_benchmark(__doc__, Options, measure))

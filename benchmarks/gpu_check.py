@@ -10,7 +10,6 @@ device=cpu rehearses the script, without memory and prefetch.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -21,16 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.config import Config
 from asyncpp.data.prefetch import Prefetcher
-from asyncpp.errors import EXIT_DONE, EXIT_FAILED, require
+from asyncpp.errors import check_option, require
 from asyncpp.hydra_command import compose_overrides
 from asyncpp.pipeline.mesh import Mesh, Position
 from asyncpp.plan import from_hydra as plan_of
 from asyncpp.planner.stages import cut
 from asyncpp.trainer.compiling import compile_ahead
 from asyncpp.trainer.setup import build_simulator, prepare_torch
+from common.command import run_benchmark
 from common.ranks import config_of, on_ranks, runtime_of, tokens
 
 PARITY = {"float32": 1e-4, "bf16_autocast": 2e-2}
@@ -171,6 +170,11 @@ def check_prefetch() -> dict[str, Any]:
 
 
 def measure(options: Options) -> dict[str, Any]:
+    check_option("device", options.device, BACKENDS)
+    found = options.device == "cpu" or torch.cuda.is_available()
+    require(found, "device", options.device, "expected a machine with a GPU, and there is none here")
+    accepted = f"expected {NUM_FILLING + 2} or more"
+    require(options.num_steps >= NUM_FILLING + 2, "num_steps", options.num_steps, accepted)
     num_stages = max(torch.cuda.device_count(), 1) if options.device == "cuda" else 2
     figures: dict[str, Any] = {"num_stages": num_stages}
     if options.device == "cuda":
@@ -185,24 +189,5 @@ def measure(options: Options) -> dict[str, Any]:
     return figures | {"holds": all(value for value in verdicts if isinstance(value, bool))}
 
 
-def main() -> int:
-    def command() -> int:
-        options = parse_arguments(sys.argv[1:], Options)
-        require(options.device in BACKENDS, "device", options.device, f"expected one of {', '.join(BACKENDS)}")
-        found = options.device == "cpu" or torch.cuda.is_available()
-        require(found, "device", options.device, "expected a machine with a GPU, and there is none here")
-        accepted = f"expected {NUM_FILLING + 2} or more"
-        require(options.num_steps >= NUM_FILLING + 2, "num_steps", options.num_steps, accepted)
-        figures = measure(options)
-        if options.json:
-            print(json.dumps(figures))
-        else:
-            for name, value in figures.items():
-                print(f"{name}: {json.dumps(value)}")
-        return EXIT_DONE if figures["holds"] else EXIT_FAILED
-
-    return exit_code_of(command)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_benchmark(__doc__, Options, measure))

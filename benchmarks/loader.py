@@ -15,7 +15,6 @@ All in one process on one core, a round of each in turn, in processor time; the 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -27,13 +26,13 @@ from pathlib import Path
 
 import numpy as np
 
-from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.data.batches import Batches
 from asyncpp.data.config import MixtureConfig
 from asyncpp.data.manifest import TOKENIZER_FILE, Manifest, Split, file_sha256
 from asyncpp.data.tokens import open_tokens
 from asyncpp.data.writer import SplitWriter
 from asyncpp.errors import require
+from common.command import run_benchmark
 
 VOCAB_SIZE = 49152
 SHARD_TOKENS = 2**24
@@ -183,21 +182,14 @@ def measure(root: Path, options: Options) -> dict[str, float]:
     }
 
 
-def main() -> int:
-    options = parse_arguments(sys.argv[1:], Options)
+def measure_on_one_core(options: Options) -> dict[str, float]:
     for name, least in {"sequence_length": 1, "batch_size": 1, "num_tokens": SHARD_TOKENS, "num_rounds": 1}.items():
         value = getattr(options, name)
         require(least <= value < float("inf"), name, value, f"expected {least} or more")
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
-        result = measure(Path(folder), options)
-    if options.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:28} {value:16,.3f}")
-    return 0
+        return measure(Path(folder), options)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(main))
+    sys.exit(run_benchmark(__doc__, Options, measure_on_one_core))

@@ -15,23 +15,18 @@ the machine does falls on all alike, and waiting for a core counts for none.
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from asyncpp.arguments import exit_code_of, parse_arguments
-from asyncpp.errors import require
+from asyncpp.errors import check_count, check_option
 from asyncpp.hydra_command import compose_overrides, typed
 from asyncpp.model.auxiliary import Auxiliary
 from asyncpp.model.config import LlamaConfig, MoEConfig
@@ -41,6 +36,8 @@ from asyncpp.model.layout import parameter_infos, tied_aliases
 from asyncpp.model.llama import build
 from asyncpp.model.moe import MixtureOfExperts
 from asyncpp.parameters import Role
+from common.command import run_benchmark
+from common.race import race
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from reference.model.moe_by_loops import experts_by_loops, mixture_by_loops  # pyright: ignore[reportMissingImports]
@@ -168,21 +165,9 @@ def mixture_steps(config: MoEConfig) -> dict[str, Callable[[], object]]:
     return {"mixture": ours, "twin": twin, "experts": ours_without_loss, "twin_experts": twin_without_loss}
 
 
-def race(steps: dict[str, Callable[[], object]], num_rounds: int) -> dict[str, float]:
-    """Lower quartile of each step's processor time in seconds, over rounds of one step each, after one to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for round_ in range(num_rounds + 1):
-        for name, step in steps.items():
-            start = time.process_time()
-            step()
-            if round_ > 0:
-                times[name].append(time.process_time() - start)
-    return {name: float(np.quantile(values, 0.25)) for name, values in times.items()}
-
-
 def measure(options: Options) -> dict[str, float | str]:
-    require(options.num_rounds >= 1, "num_rounds", options.num_rounds, "expected 1 or more")
-    require(options.dtype in ("float32", "bfloat16"), "dtype", options.dtype, "expected one of float32, bfloat16")
+    check_count("num_rounds", options.num_rounds)
+    check_option("dtype", options.dtype, ("float32", "bfloat16"))
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dtype = getattr(torch, options.dtype)
@@ -210,16 +195,5 @@ def measure(options: Options) -> dict[str, float | str]:
     }
 
 
-def main(arguments: list[str]) -> int:
-    options = parse_arguments(arguments, Options)
-    result = measure(options)
-    if options.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:24} {value:8.3f}" if isinstance(value, float) else f"{name:24} {value:>8}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(exit_code_of(partial(main, sys.argv[1:])))
+    sys.exit(run_benchmark(__doc__, Options, measure))

@@ -12,7 +12,6 @@ compared: whatever else the machine does falls on all alike, and waiting for a c
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,17 +19,17 @@ from dataclasses import dataclass
 from functools import partial
 from unittest import mock
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from asyncpp.arguments import exit_code_of, parse_arguments
-from asyncpp.errors import require
+from asyncpp.errors import check_count
 from asyncpp.hydra_command import compose_overrides, typed
 from asyncpp.model.layout import parameter_infos
 from asyncpp.optim.config import AdamWConfig, MuonConfig
 from asyncpp.optim.groups import Optimizer, build_optimizer
 from asyncpp.parameters import ParameterInfo, Role
+from common.command import run_benchmark
+from common.race import race
 
 MODELS = {
     "tiny": ["model=tiny"],
@@ -106,16 +105,10 @@ def muon_contenders(
 
 def low_times_ms(contenders: dict[str, Callable[[], object]], num_rounds: int) -> dict[str, float]:
     """10th percentile of each contender's step, in ms of processor time, from ``num_rounds`` rounds of all in turn."""
-    times_ms: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(num_rounds):
-        for name, step in contenders.items():
-            started_s = time.thread_time()
-            step()
-            times_ms[name].append(1e3 * (time.thread_time() - started_s))
-    return {name: float(np.percentile(times, 10)) for name, times in times_ms.items()}
+    return {name: 1e3 * value for name, value in race(contenders, num_rounds, 0.1, time.thread_time).items()}
 
 
-def measure(model: str, num_rounds: int) -> dict[str, float]:
+def measure_model(model: str, num_rounds: int) -> dict[str, float]:
     """Ratios of our times to torch's for one model, and the times in ms."""
     infos = parameter_infos(typed(compose_overrides(MODELS[model]), "model"))
     generator = torch.Generator().manual_seed(0)
@@ -138,23 +131,12 @@ def measure(model: str, num_rounds: int) -> dict[str, float]:
     return result | {f"{name}_ms": value for name, value in times_ms.items()}
 
 
-def main() -> int:
-    def command() -> int:
-        options = parse_arguments(sys.argv[1:], Options)
-        require(options.num_rounds > 0, "num_rounds", options.num_rounds, "expected a positive number")
-        torch.set_num_threads(1)
-        results = {model: measure(model, options.num_rounds) for model in MODELS}
-        if options.json:
-            print(json.dumps(results))
-        else:
-            for model, result in results.items():
-                print(model)
-                for name, value in result.items():
-                    print(f"  {name:32} {value:9.3f}")
-        return 0
-
-    return exit_code_of(command)
+def measure(options: Options) -> dict[str, dict[str, float]]:
+    """By model."""
+    check_count("num_rounds", options.num_rounds)
+    torch.set_num_threads(1)
+    return {model: measure_model(model, options.num_rounds) for model in MODELS}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_benchmark(__doc__, Options, measure))

@@ -13,7 +13,6 @@ way of messages too where stages wait for one another, and of the main thread's 
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -26,11 +25,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.config import Config
-from asyncpp.errors import require
+from asyncpp.errors import check_count, require
 from asyncpp.pipeline.mesh import Mesh, Position
 from asyncpp.pipeline.part import Part
+from common.command import run_benchmark
 from common.ranks import config_of, on_ranks, runtime_of, tokens
 
 FORWARD_S = 0.03
@@ -166,6 +165,9 @@ def measure_depth(num_stages: int, num_batches: int) -> dict[str, float]:
 
 def measure(options: Options) -> dict[str, Any]:
     """Before and after: load averages of the machine, which is to be idle."""
+    accepted = "expected numbers of stages, 2 or more"
+    require(all(depth >= 2 for depth in options.depths), "depths", options.depths, accepted)
+    check_count("batches", options.batches)
     load = os.getloadavg()[0]
     slowest = {}
     for num_stages, num_micro_batches in ((1, 4), (2, 4)):
@@ -180,22 +182,5 @@ def measure(options: Options) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    def command() -> int:
-        options = parse_arguments(sys.argv[1:], Options)
-        accepted = "expected numbers of stages, 2 or more"
-        require(all(depth >= 2 for depth in options.depths), "depths", options.depths, accepted)
-        require(options.batches >= 1, "batches", options.batches, "expected 1 or more")
-        figures = measure(options)
-        if options.json:
-            print(json.dumps(figures))
-        else:
-            for name, value in figures.items():
-                print(f"{name}: {json.dumps(value)}")
-        return 0
-
-    return exit_code_of(command)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_benchmark(__doc__, Options, measure))

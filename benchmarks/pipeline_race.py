@@ -10,7 +10,6 @@ torch's side has neither clipping nor records of a batch; ours has both.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -23,13 +22,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.config import Config
 from asyncpp.model.cross_entropy import linear_cross_entropy
 from asyncpp.model.llama import Decoder, build
 from asyncpp.pipeline.mesh import Mesh, Position
 from asyncpp.pipeline.partition import ranges
 from asyncpp.schedule.split import split_layers
+from common.command import run_benchmark
 from common.ranks import config_of, on_ranks, runtime_of, tokens
 
 NUM_LAYERS, ROWS, SEQUENCE_LENGTH = 7, 4, 128
@@ -241,16 +240,9 @@ def ratios(figures: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def main() -> int:
-    options = parse_arguments(sys.argv[1:], Options)
-    measured = ratios(on_ranks(2, race, options)[0])
-    if options.json:
-        print(json.dumps(measured))
-    else:
-        for key, value in measured.items():
-            print(f"{key}: {json.dumps(value)}")
-    return 0
+def measure(options: Options) -> dict[str, Any]:
+    return ratios(on_ranks(2, race, options)[0])
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(main))
+    sys.exit(run_benchmark(__doc__, Options, measure))

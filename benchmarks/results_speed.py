@@ -5,7 +5,7 @@
 The run folders are copies of ``runs`` under other seeds, until there are enough. Each command is the one that a user
 types, in a process of its own. Its seconds are the clock's, for an idle machine, and the processor's, all processes
 together, so that other programs hardly count. imports is what Python takes to import pandas, matplotlib and torch: a
-part of each.
+part of each. Ten seconds are allowed for a command.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from pathlib import Path
 
 import yaml
 
-from asyncpp.arguments import exit_code_of, parse_arguments
-from asyncpp.errors import EXIT_DONE, require
+from asyncpp.errors import check_count, require
 from asyncpp.records import CONFIG_FILE, SUMMARY_FILE, find_runs
+from common.command import run_benchmark
 
-ALLOWED_S = 10.0
 COMMANDS = ("make_tables", "make_figures", "claims", "make_report")
 ANALYSIS = Path(__file__).parents[1] / "analysis"
 SEEDS_APART = 1000  # the seeds of one copy and those of the next
@@ -71,7 +70,7 @@ def duration_of(command: Sequence[str]) -> Duration:
     return Duration(end_s - start_s, processor_s)
 
 
-def measure(options: Options, folder: Path) -> dict[str, Duration]:
+def measure_commands(options: Options, folder: Path) -> dict[str, Duration]:
     """By command."""
     copy_runs(options.runs, folder / "runs", options.num_runs)
     imports = [sys.executable, "-c", "import matplotlib.figure, pandas, torch"]
@@ -82,24 +81,14 @@ def measure(options: Options, folder: Path) -> dict[str, Duration]:
     }
 
 
-def run(options: Options) -> int:
-    require(options.num_runs > 0, "num_runs", options.num_runs, "expected a positive number")
+def measure(options: Options) -> dict[str, dict[str, float]]:
+    check_count("num_runs", options.num_runs)
     there = options.runs.is_dir() and any(find_runs(options.runs))
     require(there, "runs", options.runs, "expected a folder that holds run folders")
     with tempfile.TemporaryDirectory() as folder:
-        durations = measure(options, Path(folder))
-    if options.json:
-        print(json.dumps({name: asdict(duration) for name, duration in durations.items()}, indent=2))
-        return EXIT_DONE
-    print(f"{options.num_runs} runs, {ALLOWED_S:g} s allowed\n{'':15}   clock processor (s)")
-    for name, duration in durations.items():
-        print(f"{name:15} {duration.clock_s:7.2f} {duration.processor_s:9.2f}")
-    return EXIT_DONE
-
-
-def main() -> int:
-    return exit_code_of(lambda: run(parse_arguments(sys.argv[1:], Options)))
+        durations = measure_commands(options, Path(folder))
+    return {name: asdict(duration) for name, duration in durations.items()}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_benchmark(__doc__, Options, measure))

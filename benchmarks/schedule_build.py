@@ -8,18 +8,17 @@ largest list over that for an action of the smallest: 1 is linear.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from asyncpp.arguments import parse_arguments
-from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, ConfigError, require
+from asyncpp.errors import check_count
 from asyncpp.schedule.builders import build
 from asyncpp.schedule.timeline import timeline
 from asyncpp.schedule.validate import validate
+from common.command import run_benchmark
 
 T = TypeVar("T")
 
@@ -40,7 +39,7 @@ def timed(function: Callable[..., T], *arguments: Any) -> tuple[T, float]:
     return result, time.perf_counter() - start
 
 
-def measure(options: Options, batches: int) -> dict[str, float]:
+def measure_size(options: Options, batches: int) -> dict[str, float]:
     schedule, build_s = timed(build, options.schedule, options.num_stages, options.num_micro_batches, batches)
     _, validate_s = timed(validate, schedule)
     _, timeline_s = timed(timeline, schedule)
@@ -56,24 +55,20 @@ def measure(options: Options, batches: int) -> dict[str, float]:
     }
 
 
-def main(arguments: list[str]) -> int:
-    try:
-        options = parse_arguments(arguments, Options)
-        require(options.batches >= 1, "batches", options.batches, "expected 1 or more")
-        rows = [measure(options, max(1, options.batches // part)) for part in (10, 5, 2, 1)]
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+def measure(options: Options) -> dict[str, Any]:
+    """The figures of the largest size, and ``sizes``: those of each."""
+    check_count("batches", options.batches)
+    rows = [measure_size(options, max(1, options.batches // part)) for part in (10, 5, 2, 1)]
     growth = rows[-1]["microseconds_per_action"] / rows[0]["microseconds_per_action"]
-    if options.json:
-        largest = {name: value for name, value in rows[-1].items() if name.endswith("_s") or name == "num_actions"}
-        print(json.dumps({"schedule": options.schedule, **largest, "growth": growth, "sizes": rows}))
-    else:
-        for row in rows:
-            print("  ".join(f"{name}={value:.4g}" for name, value in row.items()))
-        print(f"growth={growth:.3g}")
-    return EXIT_DONE
+    largest = {name: value for name, value in rows[-1].items() if name.endswith("_s") or name == "num_actions"}
+    return {"schedule": options.schedule, **largest, "growth": growth, "sizes": rows}
+
+
+def show(figures: Mapping[str, Any]) -> None:
+    for row in figures["sizes"]:
+        print("  ".join(f"{name}={value:.4g}" for name, value in row.items()))
+    print(f"growth={figures['growth']:.3g}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_benchmark(__doc__, Options, measure, show))

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from asyncpp import records
-from asyncpp.arguments import exit_code_of, parse_arguments
-from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, require
+from asyncpp.errors import EXIT_INTERRUPTED, check_positive, require
+from common.command import run_benchmark
 
 NUM_SAMPLES = 120
 START_S, STOP_S = 120.0, 60.0  # until the first step, tokens prepared, and from the signal to the end
@@ -158,22 +158,12 @@ def stays(quarters: dict[str, list[float]]) -> bool:
     return memory and grown["num_files"] <= 0 and grown["num_threads"] <= 0
 
 
-def main() -> int:
-    def command() -> int:
-        options = parse_arguments(sys.argv[1:], Options)
-        require(options.minutes > 0.0, "minutes", options.minutes, "expected a positive number")
-        require(options.num_stages >= 2, "num_stages", options.num_stages, "expected 2 or more")
-        with tempfile.TemporaryDirectory() as folder:
-            result = soak(Path(folder), options)
-        if options.json:
-            print(json.dumps(result))
-        else:
-            for name, value in result.items():
-                print(f"{name}: {json.dumps(value)}")
-        return EXIT_DONE if result["holds"] else EXIT_FAILED
-
-    return exit_code_of(command)
+def measure(options: Options) -> dict[str, Any]:
+    check_positive("minutes", options.minutes)
+    require(options.num_stages >= 2, "num_stages", options.num_stages, "expected 2 or more")
+    with tempfile.TemporaryDirectory() as folder:
+        return soak(Path(folder), options)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_benchmark(__doc__, Options, measure))

@@ -8,8 +8,8 @@ whatever else the machine does falls on both alike.
 
 from __future__ import annotations
 
-import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from asyncpp.arguments import exit_code_of, parse_arguments
 from asyncpp.config import from_hydra
 from asyncpp.data.batches import Batches
 from asyncpp.data.prepare import prepare
 from asyncpp.data.tokens import open_tokens
+from asyncpp.errors import require
 from asyncpp.hydra_command import compose_overrides
 from asyncpp.model.init import initial_weights
 from asyncpp.model.layout import parameter_infos
@@ -30,6 +30,7 @@ from asyncpp.model.llama import build
 from asyncpp.trainer.progress import LineProgress
 from asyncpp.trainer.setup import build_simulator
 from asyncpp.trainer.sinks import Sinks
+from common.command import run_benchmark
 
 
 @dataclass
@@ -70,7 +71,7 @@ def framework_step(config, batches: Batches, sinks: Sinks) -> Callable[[int], No
     return step
 
 
-def measure(folder: Path, num_steps: int) -> dict[str, float]:
+def measure_steps(folder: Path, num_steps: int) -> dict[str, float]:
     """Lower quartile of a step in ms for each contender, and the ratio of each to the hand-written loop."""
     torch.set_num_threads(1)
     conditions = {"sync": ["delay=sync"], "one_step": [], "one_step_ef": ["correction=ef"]}
@@ -94,22 +95,11 @@ def measure(folder: Path, num_steps: int) -> dict[str, float]:
     return {f"{name}_ms": value for name, value in quartiles.items()} | ratios
 
 
-def main() -> int:
-    import tempfile
-
-    def command() -> int:
-        options = parse_arguments(sys.argv[1:], Options)
-        with tempfile.TemporaryDirectory() as folder:
-            result = measure(Path(folder), options.num_steps)
-        if options.json:
-            print(json.dumps(result))
-        else:
-            for name, value in result.items():
-                print(f"{name:24} {value:8.3f}")
-        return 0
-
-    return exit_code_of(command)
+def measure(options: Options) -> dict[str, float]:
+    require(options.num_steps >= 6, "num_steps", options.num_steps, "expected 6 or more: the first five warm up")
+    with tempfile.TemporaryDirectory() as folder:
+        return measure_steps(Path(folder), options.num_steps)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_benchmark(__doc__, Options, measure))

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncpp import records
-from asyncpp.arguments import exit_code_of, parse_arguments
-from asyncpp.errors import EXIT_DONE, require
+from asyncpp.errors import check_count
+from common.command import run_benchmark
 
 ALLOWED_S = 1.0  # beyond Python and torch
 
@@ -52,7 +52,7 @@ def training_seconds(run: Path) -> float:
     return sum(row["time/step_s"] for row in rows if "time/step_s" in row)
 
 
-def measure(options: Options, folder: Path) -> dict[str, float]:
+def measure_cells(options: Options, folder: Path) -> dict[str, float]:
     """Seconds a cell."""
     python = [sys.executable, "-c", "import torch"]
     data_root = folder / "data"
@@ -76,21 +76,11 @@ def measure(options: Options, folder: Path) -> dict[str, float]:
     }
 
 
-def run(options: Options) -> int:
-    require(options.num_cells >= 1, "num_cells", options.num_cells, "expected 1 or more")
+def measure(options: Options) -> dict[str, float]:
+    check_count("num_cells", options.num_cells)
     with tempfile.TemporaryDirectory() as folder:
-        report = measure(options, Path(folder))
-    if options.json:
-        print(json.dumps(report, indent=1))
-    else:
-        for name, value in report.items():
-            print(f"{name:>24} {value:6.2f}")
-    return EXIT_DONE
-
-
-def main() -> int:
-    return exit_code_of(lambda: run(parse_arguments(sys.argv[1:], Options)))
+        return measure_cells(options, Path(folder))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_benchmark(__doc__, Options, measure))
