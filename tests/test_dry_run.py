@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,11 +15,6 @@ from asyncpp.model.counts import parameter_counts
 from asyncpp.plan import main as plan
 
 LARGER = ("135m", "360m", "1b", "2b_moe", "3b", "10b")
-
-
-def train(*overrides: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "asyncpp.train", *overrides]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

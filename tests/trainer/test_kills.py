@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from trainer.test_resume import assert_same, configured
+from small_run import configured
+from trainer.test_resume import assert_same
 
 from asyncpp import records
 from asyncpp.config import Config

@@ -8,34 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 from options import OPTIMIZERS
+from small_run import NUM_STEPS, configured
 
 from asyncpp import records
-from asyncpp.config import Config, from_hydra
-from asyncpp.hydra_command import compose_overrides
+from asyncpp.config import Config
 from asyncpp.trainer import saving
 from asyncpp.trainer.checkpoint import writer
 from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER
 from asyncpp.trainer.checkpoint.reader import Checkpoint, newest_valid
 from asyncpp.trainer.run import run
 from asyncpp.trainer.simulated import Simulated
-
-NUM_STEPS = 8
-SMALL = (
-    "model.num_layers=4",
-    "model.hidden_size=24",
-    "model.ffn_size=40",
-    "model.num_heads=3",
-    "data.sequence_length=16",
-    "data.num_validation_sequences=4",
-    "trainer.batch_size=4",
-    "trainer.num_micro_batches=4",
-    "trainer.eval_every=3",
-    f"trainer.num_steps={NUM_STEPS}",
-)
-
-
-def configured(folder: Path, data: str, *overrides: str) -> Config:
-    return from_hydra(compose_overrides([*SMALL, data, f"runs_dir={folder}", *overrides]))
 
 
 def rows(config: Config) -> list[dict]:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import wandb
+from small_run import configured
 from wandb_file import history, read_records, summary
 
 from asyncpp import records
-from asyncpp.config import Config, from_hydra
+from asyncpp.config import Config
 from asyncpp.errors import ConfigError
-from asyncpp.hydra_command import compose_overrides
 from asyncpp.records import Status
 from asyncpp.trainer.run import run
 from asyncpp.trainer.simulated import Simulated
@@ -23,14 +23,9 @@ from asyncpp.trainer.tracking.mirror import Mirror
 from asyncpp.trainer.tracking.tracker import TrackedRun, Tracker
 from asyncpp.trainer.tracking.wandb_tracker import WandbTracker
 
-SMALL = (
+SHORT = (
     "model.num_layers=2",
-    "model.hidden_size=24",
-    "model.ffn_size=40",
-    "model.num_heads=3",
-    "data.sequence_length=16",
-    "data.num_validation_sequences=4",
-    "trainer.batch_size=4",
+    "trainer.num_micro_batches=1",
     "trainer.eval_every=2",
     "trainer.num_steps=6",
     "sweep_name=small",
@@ -39,8 +34,8 @@ SMALL = (
 OFFLINE = ("logger=wandb", "logger.mode=offline")  # whatever keys this machine has
 
 
-def configured(folder: Path, data: str, *overrides: str) -> Config:
-    return from_hydra(compose_overrides([*SMALL, data, f"runs_dir={folder}", *overrides]))
+def short_run(folder: Path, data: str, *overrides: str) -> Config:
+    return configured(folder, data, *SHORT, *overrides)
 
 
 def metrics(config: Config) -> list[dict]:
@@ -65,7 +60,7 @@ def offline_files(config: Config) -> list[Path]:
 
 def test_wandb_has_every_row_and_a_resumed_run_is_the_same_run_there(tmp_path, data, monkeypatch):
     monkeypatch.setattr(mirror_module, "INTERRUPTED_TIMEOUT_S", 60.0)  # this machine may have much else to do
-    config = configured(tmp_path, data, *OFFLINE)
+    config = short_run(tmp_path, data, *OFFLINE)
     stop_after(monkeypatch, 3)
     assert run(config) == 75
     stop_after(monkeypatch, None)
@@ -102,7 +97,7 @@ class BrokenRun:
 )
 def test_a_wandb_that_raises_stops_no_run_and_says_so_once(tmp_path, data, monkeypatch, capsys, init, reason):
     monkeypatch.setattr(wandb, "init", init)
-    config, plain = configured(tmp_path / "wandb", data, *OFFLINE), configured(tmp_path / "plain", data)
+    config, plain = short_run(tmp_path / "wandb", data, *OFFLINE), short_run(tmp_path / "plain", data)
     assert run(config) == run(plain) == 0
     warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
     assert warnings == [f"warning: logger=wandb stopped ({reason}); metrics.jsonl has everything"]
@@ -118,7 +113,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_online_without_a_key_is_a_warning_not_a_prompt(tmp_path, home, data, capsys):
-    config = configured(tmp_path, data, "logger=wandb", "logger.mode=online")
+    config = short_run(tmp_path, data, "logger=wandb", "logger.mode=online")
     assert run(config) == 0
     assert "logger.mode=online needs WANDB_API_KEY" in capsys.readouterr().err
     assert not (config.folder / "wandb").exists()
@@ -132,7 +127,7 @@ def test_wandb_is_offline_until_there_is_a_key(tmp_path, home, data, monkeypatch
         return BrokenRun()
 
     monkeypatch.setattr(wandb, "init", init)
-    logger = configured(tmp_path, data, "logger=wandb").logger
+    logger = short_run(tmp_path, data, "logger=wandb").logger
     tracked = TrackedRun(tmp_path, "small", "0123abcd", {}, 0)
     WandbTracker(logger, tracked)
     (home / ".netrc").write_text("machine api.wandb.ai login user password key\n")
@@ -146,7 +141,7 @@ def test_wandb_is_offline_until_there_is_a_key(tmp_path, home, data, monkeypatch
 
 @pytest.mark.slow
 def test_a_pipeline_of_processes_is_tracked_by_its_first_rank(tmp_path, data):
-    config = configured(tmp_path, data, *OFFLINE, "pipeline=2bw", "trainer.num_micro_batches=2")
+    config = short_run(tmp_path, data, *OFFLINE, "pipeline=2bw", "trainer.num_micro_batches=2")
     assert run(config) == 0
     (file,) = offline_files(config)
     assert merged_by_step([row for row in history(read_records(file)) if "step" in row]).keys() == set(range(7))
@@ -191,7 +186,7 @@ def test_a_tracker_that_hangs_is_left_behind(monkeypatch, capsys):
 def test_tensorboard_shows_a_resumed_run_without_what_was_written_twice(tmp_path, data, monkeypatch):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    config = configured(tmp_path, data, "logger=tensorboard", "trainer.checkpoint_every=2")
+    config = short_run(tmp_path, data, "logger=tensorboard", "trainer.checkpoint_every=2")
     stop_after(monkeypatch, 3)
     assert run(config) == 75
     stop_after(monkeypatch, None)
@@ -207,4 +202,4 @@ def test_tensorboard_shows_a_resumed_run_without_what_was_written_twice(tmp_path
 def test_tensorboard_that_is_not_installed_is_one_line(tmp_path, data, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ConfigError, match=r"^logger=tensorboard: needs the package tensorboard, .*pip install"):
-        configured(tmp_path, data, "logger=tensorboard")
+        short_run(tmp_path, data, "logger=tensorboard")
