@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,9 @@ OPTIONAL = ("val_loss_z", "duration_s", "commit", "sweep_name")
 NEEDED = ("model", "data", "optimizer", "delay", "correction", "trainer", "seed")  # of a configuration
 STALENESS_OF_DELAY = {"sync": 0, "one_step": 1}
 
+# In the reason of a run that failed: "no finite gradient in 10 steps in a row", "the validation loss is {...: nan}".
+DIVERGED = re.compile(r"^no finite gradient in |loss is .*\b(nan|inf)\b")
+
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # of a record that is not what it should be
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it is there: 1,000 configs in a second
@@ -82,6 +86,12 @@ class FailedRun:
     seed: int
     folder: Path
     reason: str
+
+    @property
+    def diverged(self) -> bool:
+        """Whether its gradients or its loss were not finite, by what the trainer writes of that. A run that was killed,
+        ran out of disk or had bad input failed, too, but says nothing of what it was to try."""
+        return DIVERGED.search(self.reason) is not None
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,14 @@ def over_nothing(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_momentum(frame: pd.DataFrame) -> pd.DataFrame:
-    """x: the decay rate of the gradient's average, AdamW's first beta or Muon's momentum."""
+    """x: the momentum."""
+    return _by_condition(frame, momentum_of(frame))
+
+
+def momentum_of(frame: pd.DataFrame) -> pd.Series:
+    """Of each run the decay rate of the gradient's average, AdamW's first beta or Muon's momentum; NaN without one."""
     first_beta = frame["optimizer.betas"].map(lambda betas: betas[0] if isinstance(betas, tuple) else math.nan)
-    return _by_condition(frame, pd.to_numeric(frame["optimizer.momentum"]).fillna(first_beta))
+    return pd.to_numeric(frame["optimizer.momentum"]).fillna(first_beta).astype(float)
 
 
 def over_learning_rate(frame: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from gaps import paper, paper_comparison
 from labels import in_order, optimizer_title
-from rules.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
+from rules.verdicts import Rule, Statement, cost, judge, losses_by_seed
 
 DEGRADES = "degrades badly"
 NO_WORD = "below the threshold (no word of the paper is known)"
@@ -34,7 +34,7 @@ def judge_optimizers(frame: pd.DataFrame) -> list[Statement]:
     for optimizer in in_order([*words, *frame["optimizer"]]):
         own = frame[frame["optimizer"] == optimizer]
         losses = losses_by_seed(own)
-        gaps[optimizer] = gap = column(losses, "async") - column(losses, "sync")
+        gaps[optimizer] = gap = cost(losses, "async", "sync")
         degrades = words.get(optimizer) == DEGRADES
         statements.append(
             judge(
@@ -43,12 +43,12 @@ def judge_optimizers(frame: pd.DataFrame) -> list[Statement]:
                 gap - limit if degrades else limit - gap,
                 unit="nats",
                 threshold=f"{'>' if degrades else '<'} {limit:.3f}",
-                runs=names_of(own),
+                runs=own,
                 counts=optimizer in words,
             )
         )
     more = gaps["adamw"] - gaps["muon"]
-    runs = names_of(frame[frame["optimizer"].isin(["adamw", "muon"])])
+    runs = frame[frame["optimizer"].isin(["adamw", "muon"])]
     text = "AdamW loses more by a delay than Muon"
     return [judge(text, more, more, unit="nats", threshold="> 0", runs=runs), *statements]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from gaps import NO_GAP, compare, paper
 from labels import CONDITIONS, in_order, optimizer_title
-from rules.verdicts import Rule, Statement, Verdict, column, judge, losses_by_seed, names_of
+from rules.verdicts import Rule, Statement, Verdict, cost, judge, losses_by_seed
 
 
 def smallest_share() -> float:
@@ -25,19 +27,20 @@ def judge_error_feedback(frame: pd.DataFrame) -> list[Statement]:
     for optimizer in in_order([*fed_back, *frame.loc[frame["condition"] == "async_ef", "optimizer"]]):
         own = frame[frame["optimizer"] == optimizer]
         losses = losses_by_seed(own)
-        gain = column(losses, "async") - column(losses, "async_ef")
-        gap = column(losses, "async") - column(losses, "sync")
-        comparison = compare(losses)
+        gap, left = cost(losses, "async", "sync"), cost(losses, "async_ef", "sync")
+        support = (1.0 - smallest_share()) * gap - left  # the gain, gap - left, less its smallest share
+        support = support.mask(np.isinf(left) & gap.notna(), -math.inf)  # EF that diverges recovers nothing of any gap
+        comparison = compare(losses.where(np.isfinite(losses)))
         statement = judge(
             f"{optimizer_title(optimizer)}: EF recovers half of the gap or more",
             comparison.recovered,
-            gain - smallest_share() * gap,
+            support,
             unit="of the gap",
             threshold=f">= {smallest_share():g}",
-            runs=names_of(own),
+            runs=own,
             counts=optimizer in known,
         )
-        if comparison.undefined:
+        if comparison.undefined and not np.isinf(support).any():
             reason = f"nothing to recover: {comparison.undefined}"
             counts = statement.counts and comparison.undefined != NO_GAP  # more seeds may yet show a gap in noise
             statement = replace(statement, verdict=Verdict.OPEN, reason=reason, counts=counts)

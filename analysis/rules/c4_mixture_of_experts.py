@@ -7,7 +7,7 @@ import pandas as pd
 from gaps import paper, paper_moe_comparison
 from labels import CONDITIONS, in_order, optimizer_title
 from rules.c1_optimizer import DEGRADES
-from rules.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
+from rules.verdicts import Rule, Statement, cost, judge, losses_by_seed
 
 
 def margin() -> float:
@@ -24,7 +24,7 @@ def judge_mixture(frame: pd.DataFrame) -> list[Statement]:
     for optimizer in in_order(frame["optimizer"]):
         own = frame[frame["optimizer"] == optimizer]
         losses = losses_by_seed(own)
-        left = column(losses, "async_ef") - column(losses, "sync")
+        left = cost(losses, "async_ef", "sync")
         statements.append(
             judge(
                 f"{optimizer_title(optimizer)}: async with EF is no worse than sync",
@@ -32,7 +32,7 @@ def judge_mixture(frame: pd.DataFrame) -> list[Statement]:
                 margin() - left,
                 unit="nats",
                 threshold=f"< {margin():.4f}",
-                runs=names_of(own),
+                runs=own,
                 counts=words.get(optimizer, DEGRADES) != DEGRADES,
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -17,6 +18,7 @@ EQUAL_LOSS = 0.01  # nats per token, each way: about what seeds do to a tiny mod
 
 def judge_downstream(frame: pd.DataFrame) -> list[Statement]:
     """The difference between EF and sync on every benchmark that both were scored on, by optimizer."""
+    frame = frame[np.isfinite(frame["val_loss"])]  # a run that diverged has nothing to be scored
     statements = []
     for row in downstream.make_rows(frame):
         if row.difference is None:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from gaps import paper
 from labels import in_order, optimizer_title
-from rules.verdicts import Rule, Statement, Verdict, column, judge, losses_by_seed, names_of
+from rules.verdicts import Rule, Statement, Verdict, cost, judge, losses_by_seed
 
 
 def judge_depth(frame: pd.DataFrame) -> list[Statement]:
@@ -25,9 +25,9 @@ def judge_depth(frame: pd.DataFrame) -> list[Statement]:
         constant = stages.get("async", [])
         if len(constant) > 1:
             first, last = constant[0], constant[-1]
-            change = column(losses, ("async", last)) - column(losses, ("async", first))
+            change = cost(losses, ("async", last), ("async", first))
             text = f"{title}: a constant delay of one step loses no more with {last} stages than with {first}"
-            runs = names_of(own[own["condition"] == "async"])
+            runs = own[own["condition"] == "async"]
             threshold = f"< {limit:g}"
             statement = judge(text, change, limit - change, unit="nats", threshold=threshold, runs=runs)
             if len(change.dropna()) > 0 and (change.dropna() == 0.0).all():  # no test: seeds repeat one identity
@@ -36,9 +36,9 @@ def judge_depth(frame: pd.DataFrame) -> list[Statement]:
             statements.append(statement)
         if "pipedream" in stages and "sync" in stages:
             last = stages["pipedream"][-1]
-            change = column(losses, ("pipedream", last)) - column(losses, ("sync", stages["sync"][0]))
+            change = cost(losses, ("pipedream", last), ("sync", stages["sync"][0]))
             text = f"{title}: PipeDream's delay costs more than {limit:g} nats with {last} stages"
-            runs = names_of(own[own["condition"] != "async"])
+            runs = own[own["condition"] != "async"]
             threshold = f"> {limit:g}"
             statement = judge(text, change, change - limit, unit="nats", threshold=threshold, runs=runs)
             if statement.verdict is Verdict.FAILS and last < depth:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from labels import in_order, optimizer_title
-from rules.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
+from rules.verdicts import Rule, Statement, column, cost, judge, losses_by_seed
 
 
 def judge_batch_size(frame: pd.DataFrame) -> list[Statement]:
@@ -19,10 +19,10 @@ def judge_batch_size(frame: pd.DataFrame) -> list[Statement]:
             continue
         small, large = sizes[0], sizes[-1]
         losses = losses_by_seed(own, ["condition", "trainer.batch_size"])
-        gaps = {size: column(losses, ("async", size)) - column(losses, ("sync", size)) for size in (small, large)}
+        gaps = {size: cost(losses, ("async", size), ("sync", size)) for size in (small, large)}
         shrinks = gaps[small] - gaps[large]
         costs = column(losses, ("sync", small)) - column(losses, ("sync", large))
-        own_runs = names_of(own[own["trainer.batch_size"].isin([small, large])])
+        own_runs = own[own["trainer.batch_size"].isin([small, large])]
         of = f"{optimizer_title(optimizer)}: a batch of {small} sequences instead of {large}"
         statements += [
             judge(f"{of} shrinks the gap", shrinks, -shrinks, unit="nats", threshold="< 0", runs=own_runs),

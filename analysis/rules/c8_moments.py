@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from rules.verdicts import Rule, Statement, column, judge, losses_by_seed, names_of
+from rules.verdicts import Rule, Statement, cost, judge, losses_by_seed
 
 MAINLY = 2.0  # times as much
 
@@ -16,13 +16,13 @@ def judge_moments(frame: pd.DataFrame) -> list[Statement]:
     own = frame[split | (frame["optimizer"] == "adamw")].assign(late=late)
     own = own[own["late"].isin(["first", "second"]) | ((own["late"] == "sync") & (own["optimizer"] == "adamw"))]
     losses = losses_by_seed(own, ["late"])
-    first, second = (column(losses, name) - column(losses, "sync") for name in ("first", "second"))
+    first, second = (cost(losses, name, "sync") for name in ("first", "second"))
     text = f"A late first moment costs more than {MAINLY:g} times what a late second moment costs"
     unit = f"nats (first - {MAINLY:g} x second)"
     difference = first - MAINLY * second
-    parts = [judge(text, difference, difference, unit=unit, threshold="> 0", runs=names_of(own))]
+    parts = [judge(text, difference, difference, unit=unit, threshold="> 0", runs=own)]
     for name, gap in (("first", first), ("second", second)):
-        runs = names_of(own[own["late"].isin([name, "sync"])])
+        runs = own[own["late"].isin([name, "sync"])]
         text = f"A late {name} moment alone costs something"
         parts.append(judge(text, gap, gap, unit="nats", threshold="> 0", runs=runs, counts=False))
     return parts

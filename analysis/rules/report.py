@@ -37,7 +37,11 @@ def summary(claims: Sequence[Claim]) -> str:
 def statement_cells(statement: Statement) -> list[str]:
     """Statement, effect with its interval, threshold, n, p-value and verdict, as texts."""
     effect = statement.effect
-    value = MISSING if effect is None else f"{effect.mean:+.4g}{_interval(statement)} {statement.unit}"
+    value = (
+        MISSING
+        if effect is None
+        else f"{effect.mean:+.4g}{_interval(statement)} {statement.unit}{_of_fewer(statement)}"
+    )
     p_value = MISSING if statement.p_value is None else f"{statement.p_value:.2g}"
     verdict = str(statement.verdict) if statement.reason is None else f"{statement.verdict}: {statement.reason}"
     seeds = str(_num_seeds(statement))
@@ -50,6 +54,12 @@ def _num_seeds(statement: Statement) -> int:
     return statement.effect.num_seeds if statement.effect else 0
 
 
+def _of_fewer(statement: Statement) -> str:
+    """How many seeds the mean is over, where others diverged."""
+    mean_of = statement.effect.num_seeds if statement.effect else 0
+    return "" if mean_of == _num_seeds(statement) else f" (n={mean_of})"
+
+
 def _preface(made_by: str) -> Iterator[str]:
     yield f"Made by `{made_by}`, never by hand. Paper: {paper()['source']}."
     yield (
@@ -57,6 +67,12 @@ def _preface(made_by: str) -> Iterator[str]:
         "Thresholds come from the paper's numbers where it gives any, never from ours. p-values are two-sided, of the "
         "effect being the threshold, by Student's t, too, and not corrected for the number of statements. An interval "
         "of another kind says so beside it, and no verdict rests on it."
+    )
+    yield (
+        "A run that diverged is in no mean, but counts as worse than any that did not: no statement holds against it, "
+        "and where more than half of a statement's seeds diverged, that decides it. A seed whose reference diverged "
+        "says nothing, and so does a run that failed for another reason. (n=2) is of how many seeds a mean is, where "
+        "others diverged."
     )
     yield "A scale is a model of this repository. What does not hold at a small one may hold at the paper's."
 

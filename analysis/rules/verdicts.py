@@ -1,4 +1,12 @@
-"""What every claim comes to: statements with an effect, how sure it is, and one of three verdicts."""
+"""What every claim comes to: statements with an effect, how sure it is, and one of three verdicts.
+
+A run that diverged has no loss, so that no mean holds it, but it is a result: its loss counts as infinite, and so does
+a difference from a finite one. Against a seed that diverged one way nothing is said the other way; and where more than
+half of a statement's seeds, MIN_SEEDS or more, diverged one way, that alone decides it. A seed whose reference diverged
+says nothing. Nor does a run that ended for another reason: it was killed, the disk was full, its input was bad.
+FailedRun.diverged tells them apart, divergence.with_diverged takes them in, cost() takes the differences, and
+verdict_of() decides.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +15,13 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from asyncpp.errors import require
 from experiments import EXPERIMENTS, Experiments
 from gaps import Estimate, paper, tested
+from rules.divergence import told_divergence, with_diverged
 
 MIN_SEEDS = 3  # with two, Student's interval is 13 standard errors wide to each side, and says next to nothing
 
@@ -28,8 +38,9 @@ class Statement:
 
     counts: whether the claim's verdict depends on it. effect: in ``unit``, with an interval that says which kind it
     is; None without runs, and where it is not defined. threshold: what the effect is held against, in words. p_value:
-    of the effect being the threshold. num_seeds: that the verdict and the p-value are over; None where these are the
-    effect's. runs: names of the folders behind it. reason: why there is no verdict, where there is none.
+    of the effect being the threshold; None where runs diverged. num_seeds: that the verdict is over, those that
+    diverged among them; None where these are the effect's. runs: names of the folders behind it. reason: why there is
+    no verdict, where there is none, and how many runs diverged.
     """
 
     text: str
@@ -75,7 +86,7 @@ class Rule:
 
     rule: what would count and what would not, and why.
     experiments: names of EXPERIMENTS, whose runs can show it; of a scale, those of the first that says anything count.
-    judge: the runs of one scale to its statements; none where they say nothing.
+    judge: the runs of one scale (of divergence.with_diverged) to its statements; none where they say nothing.
     more: the command that adds evidence to the runs of one scale, where more seeds of their sweep do not.
     """
 
@@ -95,7 +106,8 @@ class Rule:
         by_scale: dict[str, Claim] = {}
         for name in self.experiments:
             for scale, frame in experiments.frames[name].items():
-                statements = self.judge(frame)
+                failed = [run for run in experiments.failed[name] if run.model == scale]
+                statements = self.judge(with_diverged(frame, failed, EXPERIMENTS[name].axes))
                 if statements and scale not in by_scale:
                     verdict = overall(statement.verdict for statement in statements if statement.counts)
                     more = EXPERIMENTS[name].command(scale, more_seeds(frame["seed"]))
@@ -113,33 +125,56 @@ def judge(
     *,
     unit: str,
     threshold: str,
-    runs: Iterable[str],
+    runs: pd.DataFrame,
     counts: bool = True,
 ) -> Statement:
     """A statement from one number a seed.
 
-    effect: what a reader is told, in ``unit``, by seed or as an estimate. support: by seed, positive where the
-    statement is true.
-    It holds where Student's 95 % interval of the mean support lies above zero, and does not hold where it lies below;
-    with fewer than MIN_SEEDS seeds, or an interval that contains zero, there is not enough evidence.
+    effect: what a reader is told, in ``unit``, by seed or as an estimate; the mean is over its finite values. support:
+    by seed, positive where the statement is true, infinite where a run diverged. runs: the rows behind it.
     """
-    estimate = tested(effect) if isinstance(effect, pd.Series) else effect
-    tested_support = tested(support)
-    verdict, reason = Verdict.OPEN, None
+    estimate = tested(effect[np.isfinite(effect)]) if isinstance(effect, pd.Series) else effect
+    tested_support = tested(support[np.isfinite(support)])
+    verdict, num_seeds = verdict_of(support), int(support.notna().sum())
+    has_diverged = bool(np.isinf(support).any())
     interval = tested_support.interval if tested_support else None
-    num_seeds = tested_support.num_seeds if tested_support else 0
+    reasons = []
     if num_seeds < MIN_SEEDS or interval is None:
-        reason = f"{num_seeds} of at least {MIN_SEEDS} seeds"
-    elif interval.low > 0.0:
-        verdict = Verdict.HOLDS
-    elif interval.high < 0.0:
-        verdict = Verdict.FAILS
+        reasons.append(f"{num_seeds} of at least {MIN_SEEDS} seeds")
     elif isinstance(effect, pd.Series):
-        reason = "the interval contains the threshold"
+        reasons.append("the interval contains the threshold")
     else:  # the interval that is shown is another one
-        reason = f"the margin's interval, {interval.low:.2g} to {interval.high:.2g}, contains 0"
-    p_value = tested_support.p_value if tested_support else None
-    return Statement(text, verdict, estimate, unit, threshold, p_value, sorted(runs), counts, reason, num_seeds)
+        reasons.append(f"the margin's interval, {interval.low:.2g} to {interval.high:.2g}, contains 0")
+    if verdict is not Verdict.OPEN or (has_diverged and num_seeds >= MIN_SEEDS):
+        reasons.clear()
+    reasons += [told for told in [told_divergence(runs)] if told]
+    p_value = tested_support.p_value if tested_support and not has_diverged else None
+    reason = "; ".join(reasons) or None
+    return Statement(
+        text, verdict, estimate, unit, threshold, p_value, sorted(names_of(runs)), counts, reason, num_seeds
+    )
+
+
+def verdict_of(support: pd.Series) -> Verdict:
+    """Of a statement that is true where the mean of ``support`` is positive: one number a seed, NaN where a seed says
+    nothing, infinite where a run diverged.
+
+    It holds where Student's 95 % interval of the mean lies above zero, and does not hold where it lies below; with
+    fewer than MIN_SEEDS seeds, or an interval that contains zero, there is not enough evidence. Infinite values are in
+    no mean. One of them is enough that the opposite cannot be said, and more than half of all seeds say it themselves.
+    """
+    known = support.dropna()
+    num_for, num_against = int((known == np.inf).sum()), int((known == -np.inf).sum())
+    if len(known) >= MIN_SEEDS and 2 * max(num_for, num_against) > len(known):
+        return Verdict.HOLDS if num_for > num_against else Verdict.FAILS
+    finite = tested(known[np.isfinite(known)])
+    if finite is None or finite.num_seeds < MIN_SEEDS or finite.interval is None:
+        return Verdict.OPEN
+    if finite.interval.low > 0.0 and num_against == 0:
+        return Verdict.HOLDS
+    if finite.interval.high < 0.0 and num_for == 0:
+        return Verdict.FAILS
+    return Verdict.OPEN
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
@@ -157,7 +192,8 @@ def more_seeds(seeds: Iterable[int]) -> list[int]:
 
 
 def losses_by_seed(frame: pd.DataFrame, columns: Sequence[str] = ("condition",)) -> pd.DataFrame:
-    """Validation losses (nats per token): a row a seed, a column for each value of ``columns``; NaN without a run.
+    """Validation losses (nats per token): a row a seed, a column for each value of ``columns``; NaN without a run,
+    infinite of one that diverged.
 
     Raises ConfigError where two runs would stand in one place.
     """
@@ -173,6 +209,13 @@ def column(losses: pd.DataFrame, name: Any) -> pd.Series:
     if name in losses.columns:
         return losses[name]
     return pd.Series(float("nan"), index=losses.index)
+
+
+def cost(losses: pd.DataFrame, late: Any, reference: Any) -> pd.Series:
+    """What the column ``late`` of losses_by_seed loses against ``reference`` (nats per token), by seed: infinite where
+    it diverged, and NaN where the reference did, which leaves nothing to compare with."""
+    finite = column(losses, reference)
+    return column(losses, late) - finite.where(np.isfinite(finite))
 
 
 def names_of(frame: pd.DataFrame) -> list[str]:

@@ -29,11 +29,12 @@ from rules import (
     c8_moments,
 )
 from rules.report import statement_cells
-from rules.verdicts import Statement, Verdict, judge, losses_by_seed, more_seeds, overall
+from rules.verdicts import Statement, Verdict, judge, losses_by_seed, more_seeds, overall, verdict_of
 from significance import OVER_ITEMS, OVER_SEEDS, STUDENT, Difference, Interval
 from table_formats import MISSING
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
+INFINITE = float("inf")  # the loss of a run that diverged
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,35 @@ def frame(cells: list[dict[str, Any]], seeds: int = 3, noise: float = 0.002) -> 
 def conditions(optimizer: str, gap: float, ef_gap: float | None = None, **values: Any) -> list[dict[str, Any]]:
     losses = {"sync": 4.0, "async": 4.0 + gap} | ({} if ef_gap is None else {"async_ef": 4.0 + ef_gap})
     return [{"optimizer": optimizer, "condition": name, "loss": loss, **values} for name, loss in losses.items()]
+
+
+def depths(constant: float, pipedream: float, num_stages: int = 8) -> list[dict[str, Any]]:
+    """What a constant delay costs more with ``num_stages`` than with one, and PipeDream's more than sync."""
+    cells = [
+        {"condition": "sync", "pipeline.num_stages": 1, "loss": 4.0},
+        {"condition": "async", "pipeline.num_stages": 1, "loss": 4.1},
+        {"condition": "async", "pipeline.num_stages": num_stages, "loss": 4.1 + constant},
+        {"condition": "pipedream", "pipeline.num_stages": num_stages, "loss": 4.0 + pipedream},
+    ]
+    return [{"optimizer": "muon"} | cell for cell in cells]
+
+
+def batches(small: tuple[float, float], large: tuple[float, float]) -> list[dict[str, Any]]:
+    """Gap and synchronous loss of the smallest batch and of the largest; the one between them is not asked."""
+    return [
+        {"optimizer": "muon", "condition": condition, "trainer.batch_size": size, "loss": loss}
+        for size, (gap, sync) in ((4, small), (16, (9.0, 9.0)), (64, large))
+        for condition, loss in (("sync", sync), ("async", sync + gap))
+    ]
+
+
+def moments(first: float, second: float) -> list[dict[str, Any]]:
+    """What each late moment costs alone."""
+    cells = conditions("adamw", 0.75, **{"optimizer.delayed_moment": None})
+    for moment, gap in (("first", first), ("second", second)):
+        own = {"optimizer": "adamw_split", "condition": "async", "optimizer.delayed_moment": moment}
+        cells.append(own | {"loss": 4.0 + gap})
+    return cells
 
 
 def verdicts(statements: list[Statement]) -> dict[str, Verdict]:
@@ -96,7 +126,7 @@ def test_planted_effects_come_back_with_intervals_runs_and_a_command(world: Path
         assert len(gaps[text].runs) == 6
     assert gaps["AdamW: degrades badly"].p_value < 0.001
     assert claims["C3"].statements[0].effect.mean == pytest.approx(SHARE, abs=0.01)
-    assert claims["C2"].statements[0].effect.mean == pytest.approx(-0.1, abs=0.005)
+    assert claims["C2"].statements[0].effect.mean == pytest.approx(0.568 - 0.9, abs=0.005)
     first_and_second = claims["C8"].statements
     assert [statement.effect.mean for statement in first_and_second] == pytest.approx([0.6, 0.8, 0.1], abs=0.02)
     assert claims["C8"].command == "python -m asyncpp.sweep run moments seeds=[0,1,2,3,4,5]"
@@ -180,8 +210,29 @@ def test_a_claim_holds_where_all_parts_do() -> None:
 )
 def test_judge(support: list[float], verdict: Verdict, reason: str | None) -> None:
     series = pd.Series(support, dtype=float)
-    statement = judge("", series, series, unit="nats", threshold="> 0", runs=["b", "a"])
-    assert (statement.verdict, statement.reason, statement.runs) == (verdict, reason, ["a", "b"])
+    runs = frame(conditions("muon", 0.1), seeds=1).iloc[::-1]
+    statement = judge("", series, series, unit="nats", threshold="> 0", runs=runs)
+    assert (statement.verdict, statement.reason, statement.runs) == (verdict, reason, ["sweep/run0", "sweep/run1"])
+
+
+@pytest.mark.parametrize(
+    ("support", "verdict"),
+    [
+        ([INFINITE, INFINITE, INFINITE], HOLDS),
+        ([-INFINITE, -INFINITE, 0.1], FAILS),
+        ([INFINITE, INFINITE], OPEN),  # fewer than three seeds
+        ([0.1, 0.11, 0.09, -INFINITE], OPEN),  # one that diverged forbids the opposite
+        ([-0.1, -0.11, -0.09, INFINITE], OPEN),
+        ([0.1, 0.11, 0.09, INFINITE], HOLDS),  # and takes nothing from what the others say
+        ([-0.1, -0.11, -0.09, -INFINITE], FAILS),
+        ([0.1, -0.1, 0.05, 0.0, INFINITE, INFINITE], OPEN),
+        ([INFINITE, -INFINITE, float("nan")], OPEN),
+    ],
+)
+def test_seeds_that_diverged_decide_where_they_are_most_and_forbid_the_opposite(
+    support: list[float], verdict: Verdict
+) -> None:
+    assert verdict_of(pd.Series(support)) is verdict
 
 
 def test_two_runs_of_one_place_are_refused_by_name() -> None:
@@ -215,30 +266,57 @@ def test_c1_shows_other_optimizers_without_counting_them() -> None:
     assert next(statement for statement in statements if statement.text.startswith("MARS")).effect is None
 
 
-@pytest.mark.parametrize(("gaps", "verdict"), [((0.9, 0.6), HOLDS), ((0.6, 0.9), FAILS), ((0.6, 0.6), OPEN)])
-def test_c2(gaps: tuple[float, float], verdict: Verdict) -> None:
-    keys = {"optimizer.betas": (0.9, 0.95), "optimizer.momentum": None}
-    cells = conditions("muon", gaps[0], **keys | {"optimizer.momentum": 0.8})
-    cells += conditions("muon", gaps[1], **keys | {"optimizer.momentum": 0.95})
-    assert of(c2_momentum.judge_momentum, cells) is verdict
-    assert of(c2_momentum.judge_momentum, cells, seeds=1) is OPEN
+def momenta(gaps: dict[float, float], **values: Any) -> list[dict[str, Any]]:
+    """Muon's gaps by momentum."""
+    own = {"optimizer.betas": (0.9, 0.95)} | values
+    return [
+        cell | {"optimizer.momentum": momentum}
+        for momentum, gap in gaps.items()
+        for cell in conditions("muon", gap, **own)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict", "reason"),
+    [
+        ({0.8: 0.9, 0.95: 0.6}, HOLDS, None),
+        ({0.8: 0.6, 0.95: 0.9}, FAILS, None),
+        ({0.8: 0.6, 0.95: 0.6}, FAILS, None),  # no change is no more robustness
+        ({0.8: 0.6, 0.95: 0.589}, OPEN, "the interval contains the threshold"),
+        ({0.9: 0.1, 0.95: 0.1, 0.98: 0.0999}, FAILS, None),
+        ({0.9: 0.004, 0.95: 0.003, 0.98: 0.002}, OPEN, "no gap of more than 0.01 that could fall"),
+        ({0.9: 0.004, 0.98: 0.04}, FAILS, None),
+        ({0.8: 0.3, 0.9: 0.9, 0.95: 0.6, 0.98: 0.2}, FAILS, "it rises from 0.8 to 0.9"),  # a line through it falls
+        ({0.8: 0.7, 0.9: 0.705, 0.95: 0.6, 0.98: 0.4}, HOLDS, None),  # it rises, but by less than noise
+        ({0.8: 0.9, 0.98: INFINITE}, FAILS, None),
+    ],
+)
+def test_c2(gaps: dict[float, float], verdict: Verdict, reason: str | None) -> None:
+    (statement,) = c2_momentum.judge_momentum(frame(momenta(gaps), noise=0.0005))
+    told = "3 of 6 async runs diverged" if INFINITE in gaps.values() else reason
+    assert (statement.verdict, statement.reason) == (verdict, told)
+    assert of(c2_momentum.judge_momentum, momenta(gaps), seeds=1) is OPEN
 
 
 def test_c2_takes_the_seeds_that_have_all_momenta() -> None:
-    """A slope over two of four momenta is another quantity: 0.6 nats from 0.8 to 0.9, none from there on."""
-    gaps = {0.8: 0.9, 0.9: 0.3, 0.95: 0.3, 0.98: 0.3}
-    values = {"optimizer.betas": None}
-    cells = [
-        cell | {"optimizer.momentum": momentum}
-        for momentum, gap in gaps.items()
-        for cell in conditions("muon", gap, **values)
-    ]
-    whole = frame(cells, seeds=4)
+    whole = frame(momenta({0.8: 0.9, 0.9: 0.3, 0.95: 0.3, 0.98: 0.3}), seeds=4)
     partial = whole[(whole["seed"] < 3) | whole["optimizer.momentum"].isin([0.95, 0.98])]
     (statement,) = c2_momentum.judge_momentum(partial)
     (expected,) = c2_momentum.judge_momentum(whole[whole["seed"] < 3])
     assert statement.effect == expected.effect
     assert statement.effect.num_seeds == 3
+
+
+def test_c2_refuses_two_runs_of_one_momentum_with_key_values_and_folders(plant: PlantRun) -> None:
+    for second in (0.95, 0.99):
+        config = {"optimizer.betas": [0.9, second]}
+        root = plant(sweep="figure4_momentum", folder=f"figure4/{second}", config=config, delay="one_step").parents[1]
+    message = (
+        r"^optimizer.betas=\[0.9, 0.95\] and \[0.9, 0.99\]: expected one run of adamw for each condition, momentum and "
+        r"seed; figure4/0.95 and figure4/0.99 are both async, momentum 0.9, seed 0"
+    )
+    with pytest.raises(ConfigError, match=message):
+        command.judge_claims(load_experiments(root))
 
 
 @pytest.mark.parametrize(
@@ -309,14 +387,7 @@ def test_c5_reads_scored_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_c6(constant: float, pipedream: float, num_stages: int, expected: Verdict) -> None:
-    cells = [
-        {"condition": "sync", "pipeline.num_stages": 1, "loss": 4.0},
-        {"condition": "async", "pipeline.num_stages": 1, "loss": 4.1},
-        {"condition": "async", "pipeline.num_stages": num_stages, "loss": 4.1 + constant},
-        {"condition": "pipedream", "pipeline.num_stages": num_stages, "loss": 4.0 + pipedream},
-    ]
-    cells = [{"optimizer": "muon"} | cell for cell in cells]
-    assert of(c6_depth.judge_depth, cells) is expected
+    assert of(c6_depth.judge_depth, depths(constant, pipedream, num_stages)) is expected
 
 
 def test_c6_says_where_depth_cannot_matter() -> None:
@@ -332,22 +403,36 @@ def test_c6_says_where_depth_cannot_matter() -> None:
     [((0.2, 4.6), (0.5, 4.3), HOLDS), ((0.5, 4.6), (0.2, 4.3), FAILS), ((0.2, 4.2), (0.5, 4.3), FAILS)],
 )
 def test_c7(small: tuple[float, float], large: tuple[float, float], expected: Verdict) -> None:
-    cells = [
-        {"optimizer": "muon", "condition": condition, "trainer.batch_size": size, "loss": loss}
-        for size, (gap, sync) in ((4, small), (16, (9.0, 9.0)), (64, large))  # the middle one is not asked
-        for condition, loss in (("sync", sync), ("async", sync + gap))
-    ]
-    assert of(c7_batch_size.judge_batch_size, cells) is expected
+    assert of(c7_batch_size.judge_batch_size, batches(small, large)) is expected
 
 
 @pytest.mark.parametrize(("first", "second", "expected"), [(0.8, 0.1, HOLDS), (0.8, 0.7, FAILS), (0.8, 0.4, OPEN)])
 def test_c8(first: float, second: float, expected: Verdict) -> None:
-    none = {"optimizer.delayed_moment": None}
-    cells = conditions("adamw", 0.75, **none)
-    for moment, gap in (("first", first), ("second", second)):
-        own = {"optimizer": "adamw_split", "condition": "async", "optimizer.delayed_moment": moment}
-        cells.append(own | {"loss": 4.0 + gap})
-    assert of(c8_moments.judge_moments, cells) is expected
+    assert of(c8_moments.judge_moments, moments(first, second)) is expected
+
+
+@pytest.mark.parametrize(
+    ("judge_frame", "cells", "expected"),
+    [
+        (c1_optimizer.judge_optimizers, conditions("adan", INFINITE), FAILS),
+        (c3_error_feedback.judge_error_feedback, conditions("adan", 0.6, INFINITE), FAILS),
+        (c3_error_feedback.judge_error_feedback, conditions("adan", INFINITE, INFINITE), FAILS),
+        (c4_mixture_of_experts.judge_mixture, conditions("muon", 0.06, INFINITE), FAILS),
+        (c4_mixture_of_experts.judge_mixture, conditions("muon", INFINITE, -0.05), HOLDS),
+        (c6_depth.judge_depth, depths(constant=INFINITE, pipedream=0.1), FAILS),
+        (c6_depth.judge_depth, depths(constant=0.0, pipedream=INFINITE), HOLDS),
+        (c7_batch_size.judge_batch_size, batches((INFINITE, 4.6), (0.2, 4.3)), FAILS),
+        (c7_batch_size.judge_batch_size, batches((0.2, 4.6), (INFINITE, 4.3)), HOLDS),
+        (c7_batch_size.judge_batch_size, batches((0.2, 4.6), (0.5, INFINITE)), FAILS),
+        (c8_moments.judge_moments, moments(first=INFINITE, second=0.1), HOLDS),
+        (c8_moments.judge_moments, moments(first=0.8, second=INFINITE), FAILS),
+        (c8_moments.judge_moments, moments(first=INFINITE, second=INFINITE), OPEN),
+    ],
+)
+def test_divergence_counts_in_every_claim_that_compares_losses(
+    judge_frame: Callable[[pd.DataFrame], list[Statement]], cells: list[dict[str, Any]], expected: Verdict
+) -> None:
+    assert of(judge_frame, cells) is expected
 
 
 def test_every_claim_has_a_rule_and_a_text() -> None:
