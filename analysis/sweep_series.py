@@ -25,15 +25,20 @@ def over_nothing(frame: pd.DataFrame) -> pd.DataFrame:
     return _rows(_with_gap(compared, ["optimizer"]).assign(series=compared["condition"], x=math.nan))
 
 
-def over_momentum(frame: pd.DataFrame) -> pd.DataFrame:
-    """x: the momentum."""
-    return _by_condition(frame, momentum_of(frame))
-
-
-def momentum_of(frame: pd.DataFrame) -> pd.Series:
-    """Of each run the decay rate of the gradient's average, AdamW's first beta or Muon's momentum; NaN without one."""
+def momentum(frame: pd.DataFrame) -> pd.Series:
+    """The decay rate of the gradient's average, AdamW's first beta or Muon's momentum; NaN where there is none."""
     first_beta = frame["optimizer.betas"].map(lambda betas: betas[0] if isinstance(betas, tuple) else math.nan)
-    return pd.to_numeric(frame["optimizer.momentum"]).fillna(first_beta).astype(float)
+    return pd.to_numeric(frame["optimizer.momentum"]).fillna(first_beta)
+
+
+def batch_tokens(frame: pd.DataFrame) -> pd.Series:
+    """Tokens of a batch."""
+    return frame["tokens_seen"] / frame["num_steps"]
+
+
+def over_momentum(frame: pd.DataFrame) -> pd.DataFrame:
+    """x: momentum."""
+    return _by_condition(frame, momentum(frame))
 
 
 def over_learning_rate(frame: pd.DataFrame) -> pd.DataFrame:
@@ -45,7 +50,7 @@ def over_learning_rate(frame: pd.DataFrame) -> pd.DataFrame:
 
 def over_batch_size(frame: pd.DataFrame) -> pd.DataFrame:
     """x: tokens of a batch."""
-    return _by_condition(frame, frame["tokens_seen"] / frame["num_steps"])
+    return _by_condition(frame, batch_tokens(frame))
 
 
 def over_initial_std(frame: pd.DataFrame) -> pd.DataFrame:

@@ -7,22 +7,20 @@ from itertools import pairwise
 
 import pandas as pd
 
-from asyncpp.errors import ConfigError
+import sweep_series
 from gaps import SMALLEST_GAP
 from labels import in_order, optimizer_title
 from rules.divergence import told_divergence
-from rules.verdicts import Rule, Statement, Verdict, cost, judge, losses_by_seed, names_of, verdict_of
-from sweep_series import momentum_of
+from rules.verdicts import Rule, Statement, Verdict, cost, judge, losses_by_seed, verdict_of
 
 
 def judge_momentum(frame: pd.DataFrame) -> list[Statement]:
     """The gap at the highest momentum against that at the lowest, and each step between them, by optimizer."""
     frame = frame[frame["condition"].isin(["sync", "async"])]
-    frame = frame.assign(momentum=momentum_of(frame)).dropna(subset=["momentum"])
+    frame = frame.assign(momentum=sweep_series.momentum(frame)).dropna(subset=["momentum"])
     statements = []
     for optimizer in in_order(frame["optimizer"]):
         own = frame[frame["optimizer"] == optimizer]
-        _require_one_run_a_momentum(own, optimizer)
         losses = losses_by_seed(own, ["condition", "momentum"])
         gaps = {
             momentum: cost(losses, ("async", momentum), ("sync", momentum)) for momentum in sorted(set(own["momentum"]))
@@ -59,18 +57,6 @@ def _judge_gaps(optimizer: str, by_momentum: dict[float, pd.Series], runs: pd.Da
     if has_none and statement.verdict is Verdict.FAILS:
         return replace(statement, verdict=Verdict.OPEN, reason=f"no gap of more than {SMALLEST_GAP:g} that could fall")
     return statement
-
-
-def _require_one_run_a_momentum(runs: pd.DataFrame, optimizer: str) -> None:
-    """Runs of one momentum may still differ in another of the betas. Raises ConfigError."""
-    cell = ["seed", "condition", "momentum"]
-    twice = runs[runs.duplicated(cell, keep=False)].sort_values(cell).head(2)
-    if twice.empty:
-        return
-    run, betas = twice.iloc[0], " and ".join(str(list(betas)) for betas in twice["optimizer.betas"])
-    what = f"{run['condition']}, momentum {run['momentum']:g}, seed {run['seed']}"
-    one = f"expected one run of {optimizer} for each condition, momentum and seed; {' and '.join(names_of(twice))}"
-    raise ConfigError("optimizer.betas", betas, f"{one} are both {what}: keep one of these elsewhere")
 
 
 RULE = Rule(

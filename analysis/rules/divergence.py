@@ -56,11 +56,12 @@ def _rows(run: FailedRun, frame: pd.DataFrame, axes: Sequence[str]) -> Sequence[
             "condition": run.condition,
             "seed": run.seed,
             "folder": run.folder,
+            "data_digest": None,  # not known
             "val_loss": math.inf,
             "config": config,
         }
         together = comparable(run.folder, [*finished, row], axes).frame
     except (UnusableRun, ConfigError, KeyError):
         return []
-    own = together.loc[together["folder"] == run.folder, [*(row.keys() - {"config"}), *(set(axes) - set(AXES))]]
-    return own.to_dict("records")
+    told = [name for name in together.columns if name in row or name in axes]
+    return together.loc[together["folder"] == run.folder, told].to_dict("records")
