@@ -31,8 +31,8 @@ def judge_depth(frame: pd.DataFrame) -> list[Statement]:
             threshold = f"< {limit:g}"
             statement = judge(text, change, limit - change, unit="nats", threshold=threshold, runs=runs)
             if len(change.dropna()) > 0 and (change.dropna() == 0.0).all():  # no test: seeds repeat one identity
-                reason = "the same to the last bit, as a simulated pipeline computes the same at every depth"
-                statement = replace(statement, verdict=Verdict.HOLDS, p_value=None, reason=reason)
+                reason = "the same to the last bit, as a constant delay computes the same at every depth"
+                statement = replace(statement, verdict=Verdict.IDENTITY, p_value=None, reason=reason)
             statements.append(statement)
         if "pipedream" in stages and "sync" in stages:
             last = stages["pipedream"][-1]
@@ -54,7 +54,9 @@ RULE = Rule(
     "is flat where its loss in the deepest pipeline is less than that above its loss in the shallowest. PipeDream "
     "loses where its loss in the deepest pipeline is more than that above the synchronous one. A shallower pipeline "
     "than the paper's can show that PipeDream loses, but not that it does not. The claim holds where both are so for "
-    "every optimizer. The tiny model has eight layers here, to make room for eight stages.",
+    "every optimizer. Where the constant delay gives the same losses to the last bit at both depths, its part is so by "
+    "construction, which is no evidence, and PipeDream's decides alone. The tiny model has eight layers here, to make "
+    "room for eight stages.",
     experiments=("depth",),
     judge=judge_depth,
 )

@@ -44,7 +44,7 @@ def _rows(run: FailedRun, frame: pd.DataFrame, axes: Sequence[str]) -> Sequence[
     """
     try:
         config = read_config(run.folder / CONFIG_FILE)
-        correction = json.loads(config["correction.name"])
+        correction = json.loads(config.get("correction.name", "null"))
         alike = [frame, frame[frame["optimizer"] == run.optimizer], frame[frame["correction"] == correction]]
         firsts = [row for own in alike for row in own.head(1).to_dict("records")]
         finished = [row | {"config": read_config(row["folder"] / CONFIG_FILE)} for row in firsts]
@@ -61,7 +61,7 @@ def _rows(run: FailedRun, frame: pd.DataFrame, axes: Sequence[str]) -> Sequence[
             "config": config,
         }
         together = comparable(run.folder, [*finished, row], axes).frame
-    except (UnusableRun, ConfigError, KeyError):
+    except (UnusableRun, ConfigError):
         return []
     told = [name for name in together.columns if name in row or name in axes]
     return together.loc[together["folder"] == run.folder, told].to_dict("records")

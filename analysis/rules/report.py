@@ -97,7 +97,7 @@ def _summary(claims: Sequence[Claim]) -> list[str]:
     return aligned(header, lines, num_left=4)
 
 
-_SHORT = {Verdict.HOLDS: "hold", Verdict.FAILS: "fail", Verdict.OPEN: "open"}
+_SHORT = {Verdict.HOLDS: "hold", Verdict.FAILS: "fail", Verdict.OPEN: "open", Verdict.IDENTITY: "by construction"}
 
 
 def _of_scale(claim: Claim) -> list[str]:

@@ -1,4 +1,4 @@
-"""What every claim comes to: statements with an effect, how sure it is, and one of three verdicts.
+"""What every claim comes to: statements with an effect, how sure it is, and a verdict.
 
 A run that diverged has no loss, so that no mean holds it, but it is a result: its loss counts as infinite, and so does
 a difference from a finite one. Against a seed that diverged one way nothing is said the other way; and where more than
@@ -30,6 +30,7 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     FAILS = "does not hold"
     OPEN = "not enough evidence"
+    IDENTITY = "by construction"  # true whatever the runs: they cannot speak for it or against it
 
 
 @dataclass(frozen=True)
@@ -178,8 +179,9 @@ def verdict_of(support: pd.Series) -> Verdict:
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
-    """Of a claim with several parts: it holds where all do, and does not where one does not."""
-    given = set(verdicts)
+    """Of a claim with several parts: it holds where all do, and does not where one does not. What is true by
+    construction decides nothing."""
+    given = set(verdicts) - {Verdict.IDENTITY}
     if Verdict.FAILS in given:
         return Verdict.FAILS
     return Verdict.HOLDS if given == {Verdict.HOLDS} else Verdict.OPEN

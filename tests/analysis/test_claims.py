@@ -388,8 +388,23 @@ def test_c6_says_where_depth_cannot_matter() -> None:
     cells = [{"condition": "async", "pipeline.num_stages": stages, "loss": 4.1} for stages in (1, 8)]
     same = pd.concat([frame([{"optimizer": "muon"} | cell]) for cell in cells])
     (statement,) = c6_depth.judge_depth(same)
-    assert (statement.verdict, statement.p_value, statement.effect.mean) == (HOLDS, None, 0.0)
-    assert statement.reason.startswith("the same to the last bit")
+    assert (statement.verdict, statement.p_value, statement.effect.mean) == (Verdict.IDENTITY, None, 0.0)
+    assert statement.reason == "the same to the last bit, as a constant delay computes the same at every depth"
+
+
+def test_what_is_true_by_construction_is_counted_apart_and_decides_nothing(plant: PlantRun, tmp_path: Path) -> None:
+    for seed in range(3):
+        for stages in (1, 8):
+            config, own = {"pipeline.num_stages": stages}, {"sweep": "figure6_pipedream", "seed": seed}
+            plant(delay="one_step", val_loss=4.5 + 0.05 * seed, config=config, **own)
+            late = {"staleness_updates": stages - 1}
+            loss = 4.4 + 0.05 * seed + (stages - 1) * (0.1 + 0.01 * seed)
+            root = plant(delay="pipedream", val_loss=loss, config=config, summary=late, **own).parent
+    assert run(f"runs={root}", f"out={tmp_path / 'out'}") == 0
+    summary = (tmp_path / "out" / "claims.md").read_text()
+    assert "| C6    | tiny  | **holds**               | 1 hold, 1 by construction |" in summary
+    assert overall([Verdict.IDENTITY]) is OPEN
+    assert overall([Verdict.IDENTITY, FAILS]) is FAILS
 
 
 @pytest.mark.parametrize(
