@@ -178,8 +178,42 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     known = ", ".join(sweep for experiment in EXPERIMENTS.values() for sweep in experiment.sweeps)
     accepted = f"expected runs of one of the sweeps {known}, or of one sweep alone; found {found}"
     require(any(frames.values()), "runs", runs_dir, accepted)
+    for name, by_scale in frames.items():
+        for model, frame in by_scale.items():
+            by_scale[model], repeated = _one_of_equal_seeds(frame, EXPERIMENTS[name].axes)
+            passed_over += repeated
+    passed_over = list(dict.fromkeys(passed_over))  # a sweep of two experiments is looked at twice
     there = list(dict.fromkeys(row["model"] for row in rows))
     return Experiments(frames, there, sorted(passed_over, key=lambda entry: entry.folder), failed)
+
+
+def _one_of_equal_seeds(frame: pd.DataFrame, axes: Sequence[str]) -> tuple[pd.DataFrame, list[PassedOver]]:
+    """``frame`` without the seeds of an optimizer that repeat another one's losses to the last digit.
+
+    Such a seed changes nothing, and would count as evidence without any spread. It takes two runs or more that both
+    have: one loss alone may be the same, of a model that has come to guess every token alike.
+    """
+    cell = ["condition", *(axis for axis in axes if axis not in AXES)]
+    if not frame.duplicated(["optimizer", *cell, "val_loss"]).any():
+        return frame, []
+    repeated = []
+    for optimizer, own in frame.groupby("optimizer"):
+        kept: dict[int, dict[Any, float]] = {}
+        for seed, runs in own.groupby("seed"):
+            losses = dict(zip(runs[cell].itertuples(index=False, name=None), runs["val_loss"], strict=True))
+            same = [first for first, others in kept.items() if _are_equal(losses, others)]
+            if same:
+                what = f"the losses of {optimizer}, seed {seed}, are those of seed {same[0]} to the last digit"
+                repeated += [PassedOver(folder, f"{what}: the two count as one") for folder in runs["folder"]]
+            else:
+                kept[int(seed)] = losses  # pyright: ignore[reportArgumentType]
+    return frame[~frame["folder"].isin([entry.folder for entry in repeated])].reset_index(drop=True), repeated
+
+
+def _are_equal(losses: dict[Any, float], others: dict[Any, float]) -> bool:
+    """Whether they have two cells or more in common, and the same loss in each of them."""
+    shared = losses.keys() & others.keys()
+    return len(shared) >= 2 and all(losses[cell] == others[cell] for cell in shared)
 
 
 def _require_equal_tokens(runs_dir: Path, frame: pd.DataFrame) -> None:

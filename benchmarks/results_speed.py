@@ -24,12 +24,13 @@ from pathlib import Path
 import yaml
 
 from asyncpp.errors import check_count, require
-from asyncpp.records import CONFIG_FILE, SUMMARY_FILE, find_runs
+from asyncpp.records import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, find_runs
 from common.command import run_benchmark
 
 COMMANDS = ("make_tables", "make_figures", "claims", "make_report")
 ANALYSIS = Path(__file__).parents[1] / "analysis"
 SEEDS_APART = 1000  # the seeds of one copy and those of the next
+LOSSES_APART = 1e-6  # nats per token
 
 
 @dataclass
@@ -40,7 +41,8 @@ class Options:
 
 
 def copy_runs(runs: Path, out: Path, num_runs: int) -> None:
-    """``num_runs`` copies of the runs below ``runs``, in turn, each round of copies with seeds of its own."""
+    """``num_runs`` copies of the runs below ``runs``, in turn, each round of copies with seeds and losses of its own:
+    seeds that change nothing would count as one."""
     originals = [run.folder for run in find_runs(runs)]
     for index in range(num_runs):
         round_, original = index // len(originals), originals[index % len(originals)]
@@ -49,8 +51,13 @@ def copy_runs(runs: Path, out: Path, num_runs: int) -> None:
         config = yaml.load((copy / CONFIG_FILE).read_bytes(), Loader=yaml.CSafeLoader)
         summary = json.loads((copy / SUMMARY_FILE).read_bytes())
         seed = summary["seed"] + SEEDS_APART * round_
+        losses = {key: summary[key] + LOSSES_APART * round_ for key in ("val_loss", "val_loss_z") if summary.get(key)}
+        rows = [json.loads(line) for line in (copy / METRICS_FILE).read_text().splitlines()]
+        for row in rows:
+            row |= {key: value + LOSSES_APART * round_ for key, value in row.items() if key.startswith("val/loss")}
         (copy / CONFIG_FILE).write_text(yaml.safe_dump(config | {"seed": seed}))
-        (copy / SUMMARY_FILE).write_text(json.dumps(summary | {"seed": seed}))
+        (copy / METRICS_FILE).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        (copy / SUMMARY_FILE).write_text(json.dumps(summary | losses | {"seed": seed}))
 
 
 @dataclass(frozen=True)

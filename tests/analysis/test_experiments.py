@@ -11,8 +11,10 @@ from planted import PlantRun
 
 import experiments
 from asyncpp.errors import ConfigError
+from claims import judge_claims
 from experiments import EXPERIMENTS, Experiments, load_experiments
 from runs import AXES
+from tables import optimizer_tables
 
 
 def test_only_the_sweep_that_table_4_scores_belongs_to_two_experiments() -> None:
@@ -113,6 +115,32 @@ def test_runs_that_differ_in_more_than_the_axes_of_their_experiment_are_refused(
     root = plant(sweep="figure4_momentum", config={"optimizer.betas": [0.9, 0.95], "trainer.num_steps": 800}).parent
     with pytest.raises(ConfigError, match=r"in trainer\.num_steps "):
         load_experiments(root)
+
+
+def test_seeds_whose_losses_are_all_the_same_count_as_one(plant: PlantRun) -> None:
+    """Of AdamW's four seeds the third and the fourth do what the first does; Muon's late runs alone are the same."""
+    for seed, shift in enumerate((0.0, 0.01, 0.0, 0.0)):
+        for delay, loss in (("sync", 4.4), ("one_step", 5.2)):
+            own = {"sweep": "table1_optimizers", "delay": delay, "seed": seed}
+            plant(optimizer="adamw", val_loss=loss + shift, **own)
+            muon = 4.4 + 0.01 * seed if delay == "sync" else 7.6
+            root = plant(optimizer="muon", val_loss=muon, **own).parent
+    loaded = load_experiments(root)
+    counts = only_frame(loaded, "optimizers").groupby(["optimizer", "condition"])["seed"].count()
+    assert counts.to_dict() == {
+        ("adamw", "sync"): 2,
+        ("adamw", "async"): 2,
+        ("muon", "sync"): 4,
+        ("muon", "async"): 4,
+    }
+    reasons = [entry.reason for entry in loaded.passed_over]
+    told = "the losses of adamw, seed {}, are those of seed 0 to the last digit: the two count as one"
+    assert sorted(reasons) == [told.format(2)] * 2 + [told.format(3)] * 2
+    (table1, _) = optimizer_tables(loaded)
+    assert [row.ours.gap.num_seeds for row in table1.rows if row.ours and row.ours.gap] == [2, 4]
+    (c1, *_) = judge_claims(loaded)
+    adamw = next(statement for statement in c1.statements if statement.text.startswith("AdamW: degrades"))
+    assert (adamw.num_seeds, adamw.reason) == (2, "2 of at least 3 seeds")
 
 
 def test_a_command_makes_more_runs() -> None:

@@ -155,9 +155,10 @@ def test_a_missing_cell_of_another_sweep_names_that_sweep(plant: PlantRun) -> No
 
 def test_seeds_without_a_partner_are_missing_though_every_cell_has_as_many(plant: PlantRun) -> None:
     for seed in (0, 1, 2):
-        plant(seed=seed, sweep="table1_optimizers")
+        plant(seed=seed, val_loss=4.0 + 0.01 * seed, sweep="table1_optimizers")
     for seed in (0, 1, 3):
-        runs_dir = plant(delay="one_step", seed=seed, val_loss=5.0, sweep="table1_optimizers").parent
+        late = {"delay": "one_step", "val_loss": 5.0 + 0.01 * seed}
+        runs_dir = plant(seed=seed, sweep="table1_optimizers", **late).parent
     table1, _ = tables_of(runs_dir)
     command = "python -m asyncpp.sweep run table2_error_feedback seeds=[0,1,2,3]"
     assert table1.missing[0] == f"No runs yet: AdamW sync (seed 3), AdamW async (seed 2): {command}"
