@@ -6,9 +6,11 @@ A run says in its summary which sweep it belongs to. So ``runs=runs`` finds ever
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ import pandas as pd
 import yaml
 
 from asyncpp.errors import require
+from asyncpp.records import CONFIG_FILE
 from labels import CONDITIONS
-from runs import AXES, FailedRun, PassedOver, comparable, read_runs
+from runs import AXES, FailedRun, PassedOver, UnusableRun, comparable, read_config, read_runs
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
+EF_FILE = Path(__file__).parents[1] / "conf" / "correction" / "ef.yaml"
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,7 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     models = ", ".join(sorted({row["model"] for row in read.rows}))
     require(bool(rows), "scale", scale, f"expected one of {models}, of which there are finished runs")
     sweeps_of = _sweeps(rows)
+    rows = [row if row["sweep_name"] in sweeps_of["strength"] else _at_strength(row) for row in rows]
     frames: dict[str, dict[str, pd.DataFrame]] = {}
     failed: dict[str, list[FailedRun]] = {}
     passed_over = [*read.passed_over, *_of_no_experiment(rows, sweeps_of), *_of_no_condition(rows, sweeps_of)]
@@ -168,6 +173,8 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
         frames[name] = {}
         own = [row for row in rows if row["sweep_name"] in sweeps_of[name]]
         failed[name] = [run for run in read.failed if run.sweep_name in sweeps_of[name] and scale in (None, run.model)]
+        if name != "strength":
+            failed[name] = [_failed_at_strength(run) for run in failed[name]]
         for model in dict.fromkeys(row["model"] for row in own):
             loaded = comparable(runs_dir, [row for row in own if row["model"] == model], experiment.axes)
             if experiment.equal_tokens:
@@ -185,6 +192,33 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     passed_over = list(dict.fromkeys(passed_over))  # a sweep of two experiments is looked at twice
     there = list(dict.fromkeys(row["model"] for row in rows))
     return Experiments(frames, there, sorted(passed_over, key=lambda entry: entry.folder), failed)
+
+
+def _at_strength(row: dict[str, Any]) -> dict[str, Any]:
+    """``row``; with error feedback of another strength than its default, which is the paper's, as a condition of its
+    own, which is not the paper's async + EF."""
+    return row | {"condition": _condition_at_strength(row["condition"], row["config"])}
+
+
+def _failed_at_strength(run: FailedRun) -> FailedRun:
+    """The same for a run that failed."""
+    try:
+        return replace(run, condition=_condition_at_strength(run.condition, read_config(run.folder / CONFIG_FILE)))
+    except UnusableRun:
+        return run
+
+
+def _condition_at_strength(condition: str, config: Mapping[str, str]) -> str:
+    strength = json.loads(config.get("correction.strength", "null"))
+    if not condition.endswith("_ef") or strength in (None, _default_strength()):
+        return condition
+    return f"{condition}_{strength}"
+
+
+@cache
+def _default_strength() -> float:
+    """Of error feedback."""
+    return yaml.safe_load(EF_FILE.read_text(encoding="utf-8"))["strength"]
 
 
 def _one_of_equal_seeds(frame: pd.DataFrame, axes: Sequence[str]) -> tuple[pd.DataFrame, list[PassedOver]]:

@@ -143,6 +143,25 @@ def test_seeds_whose_losses_are_all_the_same_count_as_one(plant: PlantRun) -> No
     assert (adamw.num_seeds, adamw.reason) == (2, "2 of at least 3 seeds")
 
 
+def test_error_feedback_of_another_strength_is_another_condition(plant: PlantRun) -> None:
+    """C3 and Table 2 are of the paper's strength; the sweep over the strength takes any."""
+    plant(sweep="table2_error_feedback", val_loss=4.4)
+    plant(sweep="table2_error_feedback", delay="one_step", val_loss=5.2)
+    weak = {"delay": "one_step", "correction": "ef", "config": {"correction.strength": 0.5}}
+    failed = {"status": "failed", "val_loss": None, "error": "the validation loss is nan after 20 updates"}
+    plant(sweep="table2_error_feedback", seed=1, summary=failed, **weak)
+    plant(sweep="strength", folder="strength/a", val_loss=4.8, **weak)
+    root = plant(sweep="table2_error_feedback", val_loss=4.8, **weak).parent
+    loaded = load_experiments(root)
+    assert sorted(only_frame(loaded, "optimizers")["condition"]) == ["async", "async_ef_0.5", "sync"]
+    assert [run.condition for run in loaded.failed["optimizers"]] == ["async_ef_0.5"]
+    assert list(only_frame(loaded, "strength")["condition"]) == ["async_ef"]
+    reasons = [entry.reason for entry in loaded.passed_over]
+    assert "condition async_ef_0.5: 1 run, in no table, figure or claim" in reasons
+    c3 = next(claim for claim in judge_claims(loaded) if claim.name == "C3")
+    assert {statement.num_seeds for statement in c3.statements} == {0}
+
+
 def test_a_command_makes_more_runs() -> None:
     assert EXPERIMENTS["moe"].command(seeds=[0, 1, 2]) == "python -m asyncpp.sweep run table3_moe seeds=[0,1,2]"
 
