@@ -10,6 +10,7 @@ import pandas as pd
 
 from gaps import NO_GAP, compare, paper
 from labels import CONDITIONS, in_order, optimizer_title
+from rules.divergence import told_divergence
 from rules.verdicts import Rule, Statement, Verdict, cost, judge, losses_by_seed
 
 
@@ -28,7 +29,8 @@ def judge_error_feedback(frame: pd.DataFrame) -> list[Statement]:
         own = frame[frame["optimizer"] == optimizer]
         losses = losses_by_seed(own)
         gap, left = cost(losses, "async", "sync"), cost(losses, "async_ef", "sync")
-        support = (1.0 - smallest_share()) * gap - left  # the gain, gap - left, less its smallest share
+        gain = gap - left
+        support = (gain - smallest_share() * gap).where(np.isfinite(gap))
         support = support.mask(np.isinf(left) & gap.notna(), -math.inf)  # EF that diverges recovers nothing of any gap
         comparison = compare(losses.where(np.isfinite(losses)))
         statement = judge(
@@ -41,8 +43,10 @@ def judge_error_feedback(frame: pd.DataFrame) -> list[Statement]:
             counts=optimizer in known,
         )
         if comparison.undefined and not np.isinf(support).any():
-            reason = f"nothing to recover: {comparison.undefined}"
-            counts = statement.counts and comparison.undefined != NO_GAP  # more seeds may yet show a gap in noise
+            told = told_divergence(own)
+            reason = "; ".join(filter(None, [f"nothing to recover: {comparison.undefined}", told]))
+            # More seeds may yet show a gap in noise, and a run that diverged is no absence of one.
+            counts = statement.counts and (comparison.undefined != NO_GAP or bool(told))
             statement = replace(statement, verdict=Verdict.OPEN, reason=reason, counts=counts)
         statements.append(statement)
     return statements
@@ -54,7 +58,8 @@ RULE = Rule(
     "each of the paper's optimizers that has a gap, those with a known loss under EF among them, and does not hold "
     "where it is below zero for one. More than 90 % counts in favour. The share is shown with its bootstrap interval, "
     "which is too narrow with few seeds, so that the verdict does not rest on it. Where async is not worse than sync, "
-    "EF is not judged.",
+    "EF is not judged. An infinite gap, of an async run that diverged, has no half: EF that ended says nothing there, "
+    "and EF that diverged has recovered nothing.",
     experiments=("optimizers",),
     judge=judge_error_feedback,
 )

@@ -426,6 +426,7 @@ def test_c8(first: float, second: float, expected: Verdict) -> None:
         (c1_optimizer.judge_optimizers, conditions("adan", INFINITE), FAILS),
         (c3_error_feedback.judge_error_feedback, conditions("adan", 0.6, INFINITE), FAILS),
         (c3_error_feedback.judge_error_feedback, conditions("adan", INFINITE, INFINITE), FAILS),
+        (c3_error_feedback.judge_error_feedback, conditions("adan", INFINITE, 0.1), OPEN),
         (c4_mixture_of_experts.judge_mixture, conditions("muon", 0.06, INFINITE), FAILS),
         (c4_mixture_of_experts.judge_mixture, conditions("muon", INFINITE, -0.05), HOLDS),
         (c6_depth.judge_depth, depths(constant=INFINITE, pipedream=0.1), FAILS),

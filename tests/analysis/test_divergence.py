@@ -33,9 +33,10 @@ def plant_optimizer(
     lost: dict[str, tuple[int, ...]] | None = None,
     ending: dict[str, Any] = DIVERGED,
     seeds: int = 5,
+    losses: dict[str, float] = LOSSES,
 ) -> Path:
-    """Runs of LOSSES. ``lost``: by condition the seeds whose runs end as ``ending`` says."""
-    for condition, loss in LOSSES.items():
+    """Runs of ``losses``. ``lost``: by condition the seeds whose runs end as ``ending`` says."""
+    for condition, loss in losses.items():
         delay, correction = DELAY_AND_CORRECTION[condition]
         for seed in range(seeds):
             summary = {"val_loss": loss + 0.05 * seed + (0.001 * (seed % 2) if condition == "async" else 0.0)}
@@ -71,8 +72,16 @@ def test_an_optimizer_whose_delayed_runs_all_diverge_degrades_badly(plant: Plant
     root = plant_optimizer(plant, "adamw", {"async": (0, 1, 2)}, seeds=3)
     adamw = statement(root, "C1", "AdamW: degrades badly")
     assert (adamw.verdict, adamw.reason, adamw.effect) == (HOLDS, "3 of 3 async runs diverged", None)
-    recovers = statement(root, "C3", "AdamW")  # what ends at all has recovered most of an infinite gap
-    assert (recovers.verdict, recovers.reason) == (HOLDS, "3 of 3 async runs diverged")
+    recovers = statement(root, "C3", "AdamW")  # an infinite gap has no half
+    assert (recovers.verdict, recovers.reason) == (OPEN, "0 of at least 3 seeds; 3 of 3 async runs diverged")
+
+
+def test_seeds_without_a_gap_do_not_take_an_optimizer_that_diverges_out_of_the_claim(plant: PlantRun) -> None:
+    losses = {"sync": 4.4, "async": 4.395, "async_ef": 4.39}
+    root = plant_optimizer(plant, "muon", {"async": (3, 4)}, losses=losses)
+    muon = statement(root, "C3", "Muon")
+    reason = "nothing to recover: no gap; 2 of 5 async runs diverged"
+    assert (muon.verdict, muon.reason, muon.counts) == (OPEN, reason, True)
 
 
 @pytest.mark.parametrize(
