@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,8 @@ import yaml
 from asyncpp.errors import require
 from asyncpp.records import CONFIG_FILE
 from labels import CONDITIONS
-from runs import AXES, FailedRun, PassedOver, UnusableRun, comparable, read_config, read_runs
+from runs import AXES, FailedRun, PassedOver, UnusableRun, comparable, read_config, read_runs, require_one_config
+from sweep_series import batch_tokens, momentum
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
 EF_FILE = Path(__file__).parents[1] / "conf" / "correction" / "ef.yaml"
@@ -33,7 +34,8 @@ class Experiment:
     sweeps: whose runs are taken together; a sweep may put its runs into another one's folder. axes: what the runs may
     differ in, as for runs.comparable. equal_tokens: whether all runs of a scale must have seen as many tokens, up to a
     last batch. conditions: those that anything is made of. then: what has to be done with the runs before anything is
-    made of them.
+    made of them. x: of a frame of runs, the number that they are compared over, where that is less than a key says: at
+    one number there is one configuration.
     """
 
     makes: str
@@ -43,6 +45,7 @@ class Experiment:
     equal_tokens: bool = False
     conditions: tuple[str, ...] = tuple(CONDITIONS)
     then: str | None = None
+    x: Callable[[pd.DataFrame], pd.Series] | None = None
 
     def command(self, model: str | None = None, seeds: Sequence[int] | None = None) -> str:
         """What makes its runs, or more of them, at the scale of ``model``; None is the sweep's first scale.
@@ -80,6 +83,7 @@ EXPERIMENTS = {
         "figure4_momentum",
         ("figure4_momentum",),
         (*AXES, "optimizer.betas", "optimizer.momentum"),
+        x=momentum,
     ),
     "depth": Experiment(
         "Figure 6 (depth)",
@@ -100,6 +104,7 @@ EXPERIMENTS = {
         ("appendix_a_batch_size",),
         (*AXES, "trainer.batch_size", "trainer.num_steps", "trainer.num_micro_batches"),
         equal_tokens=True,
+        x=batch_tokens,
     ),
     "initial_std": Experiment("the initial weights", "initial_std", ("initial_std",), (*AXES, "model.init_std")),
     "moments": Experiment("AdamW's moments", "moments", ("moments",), (*AXES, "optimizer.delayed_moment")),
@@ -158,7 +163,7 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     scale: leave out all runs of other models. A sweep that is in no experiment stands for Tables 1 and 2 where it is
     the only one that is there; of several, ``demo`` does.
     Raises ConfigError where there is no usable run of any experiment or of ``scale``, and where the runs of one
-    experiment differ in more than its axes.
+    experiment differ in more than its axes, or at one place on its axis.
     """
     read = read_runs(runs_dir)
     rows = [row for row in read.rows if scale in (None, row["model"])]
@@ -177,10 +182,14 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
             failed[name] = [_failed_at_strength(run) for run in failed[name]]
         for model in dict.fromkeys(row["model"] for row in own):
             loaded = comparable(runs_dir, [row for row in own if row["model"] == model], experiment.axes)
+            passed_over += loaded.passed_over
+            if loaded.frame.empty:
+                continue
+            if experiment.x:
+                require_one_config(runs_dir, loaded.frame, experiment.axes, experiment.x(loaded.frame))
             if experiment.equal_tokens:
                 _require_equal_tokens(runs_dir, loaded.frame)
             frames[name][model] = loaded.frame
-            passed_over += loaded.passed_over
     found = ", ".join(sorted({row["sweep_name"] for row in rows}))
     known = ", ".join(sweep for experiment in EXPERIMENTS.values() for sweep in experiment.sweeps)
     accepted = f"expected runs of one of the sweeps {known}, or of one sweep alone; found {found}"

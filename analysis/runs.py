@@ -1,7 +1,8 @@
 """Run folders as one pandas frame, a row a run. What cannot be trusted is listed with its reason, never averaged.
 
-usable      finished, with a finite validation loss, the first of its kind
-passed over half-written, foreign, failed, not finite, or a second run of the same experiment
+usable      finished, with a finite validation loss, its records at one with each other, the first of its kind
+passed over half-written, foreign, failed, not finite, contradicted by its own records or by another run of the same
+            experiment, or a second one of it
 refused     runs that differ in more than the axes that their table or figure compares
 
 ``read_runs`` reads a folder once; ``comparable`` makes the frame of some of its runs, and holds them to their axes.
@@ -13,7 +14,7 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from asyncpp.errors import ConfigError, require
+from asyncpp.errors import require
 from asyncpp.records import (
     BOOKKEEPING_KEYS,
     CONFIG_FILE,
@@ -32,6 +33,7 @@ from asyncpp.records import (
     find_runs,
     flattened,
     folders_with,
+    last_metrics_row,
 )
 
 # What the runs of Tables 1 and 2 may differ in. Delays are compared by the staleness that was measured. A table or
@@ -48,9 +50,24 @@ VARIED_DELAYS = ("pipedream", "from_schedule", "sampled")
 
 TEXTS = ("model", "optimizer", "delay", "correction", "pipeline", "config_hash")
 NUMBERS = ("seed", "num_steps", "tokens_seen", "val_loss", "staleness_updates")
-OPTIONAL = ("val_loss_z", "duration_s", "commit", "sweep_name")
+WHOLE = ("seed", "num_steps", "tokens_seen")
+OPTIONAL_TEXTS = ("commit", "sweep_name", "data_digest")  # null and absent are not known
+OPTIONAL_NUMBERS = ("val_loss_z", "duration_s")
+LARGEST_LOSS = 1e38  # nats per token: about the largest number of float32, in which losses are computed
 NEEDED = ("model", "data", "optimizer", "delay", "correction", "trainer", "seed")  # of a configuration
 STALENESS_OF_DELAY = {"sync": 0, "one_step": 1}
+# What the summary and the configuration both say, by their keys.
+SAID_TWICE = {
+    "model": "model.name",
+    "optimizer": "optimizer.name",
+    "delay": "delay.name",
+    "correction": "correction.name",
+    "pipeline": "pipeline.name",
+    "seed": "seed",
+    "num_steps": "trainer.num_steps",
+}
+TOKENS = ("trainer.num_steps", "trainer.batch_size", "data.sequence_length")  # whose product a run has seen
+DIGEST_DIGITS = 12  # of a data_digest in a message
 
 # In the reason of a run that failed: "no finite gradient in 10 steps in a row", "the validation loss is {...: nan}".
 DIVERGED = re.compile(r"^no finite gradient in |loss is .*\b(nan|inf)\b")
@@ -148,35 +165,47 @@ def read_runs(runs_dir: Path) -> ReadRuns:
 
 def _one_of(rows: list[dict[str, Any]], runs_dir: Path) -> tuple[list[dict[str, Any]], list[PassedOver]]:
     """The first of the runs of one configuration and seed, or none where their losses are not the same."""
+    names = [row["folder"].relative_to(runs_dir) for row in rows]
+    contradiction = _contradiction(rows, "one configuration and seed", names)
+    if contradiction is not None:
+        return [], [PassedOver(row["folder"], contradiction) for row in rows]
     first, *others = rows
-    if any(row["val_loss"] != first["val_loss"] for row in others):
-        told = " and ".join(f"{row['val_loss']:g} ({row['folder'].relative_to(runs_dir)})" for row in rows)
-        reason = f"contradiction: one configuration and seed with val_loss {told}; keep the one that is right"
-        return [], [PassedOver(row["folder"], reason) for row in rows]
-    duplicate = f"duplicate of {first['folder'].relative_to(runs_dir)}"
-    return [first], [PassedOver(row["folder"], duplicate) for row in others]
+    return [first], [PassedOver(row["folder"], f"duplicate of {names[0]}") for row in others]
 
 
 def comparable(where: Path, rows: Sequence[dict[str, Any]], axes: Sequence[str] = AXES) -> LoadedRuns:
-    """The frame of ``rows`` (of read_runs), one run for each optimizer, condition, seed and value of the other axes.
+    """The frame of ``rows``, one run for each optimizer, condition, seed and value of the other axes.
 
-    axes: sections (``optimizer``, ``model``) and keys (``pipeline.num_stages``) of the configuration. Of the optimizer
-    and the correction only the choice is one: their own values must agree where the choice does, unless they are
-    named, too. where: what a refusal calls the folder.
-    Raises ConfigError, which names the keys, where runs differ in more than the axes.
+    rows: of read_runs, one or more. axes: sections (``optimizer``, ``model``) and keys (``pipeline.num_stages``) of the
+    configuration. Of the optimizer and the correction only the choice is one: their own values must agree where the
+    choice does, unless they are named, too. where: what a refusal calls the folder.
+    Raises ConfigError, which names the keys, where runs differ in more than the axes, or read other tokens; what a
+    summary without ``data_digest`` has read is not known.
     """
-    differences = list(_differences(rows, axes))
-    if differences:
-        raise ConfigError(
-            "runs",
-            where,
-            f"its runs differ in {'; '.join(differences)}; "
-            f"one table compares {', '.join(axes)} only: keep such runs in separate folders",
-        )
+    _refuse(where, _differences(rows, axes), f"one table compares {', '.join(axes)} only")
     keys = [axis for axis in axes if axis not in AXES]
     columns = [axis for axis in keys if axis not in TEXTS]  # the others are the summary's own
-    kept, repeated = _one_run_a_cell([row | {key: _value(row, key) for key in columns} for row in rows], keys)
-    return LoadedRuns(pd.DataFrame(kept).drop(columns="config"), repeated)
+    placed = [row | {key: _value(row, key) for key in columns} for row in rows]
+    kept, repeated = _one_run_a_cell(placed, keys)
+    return LoadedRuns(pd.DataFrame(kept, columns=[key for key in placed[0] if key != "config"]), repeated)
+
+
+def require_one_config(where: Path, frame: pd.DataFrame, axes: Sequence[str], x: pd.Series) -> None:
+    """Raise ConfigError, which names the keys, where an optimizer's runs have two configurations at one ``x``.
+
+    frame: of comparable, with ``axes``. x: the number that these stand for, by run; NaN where a run has none.
+    """
+    keys = [axis for axis in axes if axis not in AXES]
+    for (optimizer, value), own in frame.groupby([frame["optimizer"], x]):
+        configs = [{key: json.dumps(run[key]) for key in keys} for run in own.to_dict("records")]
+        found = _differing_keys(configs, list(own["folder"]))
+        told = (f"{difference}, as {folder.name} has it" for difference, folder in found)
+        _refuse(where, told, f"{value:g} of {optimizer} is one point, which is one configuration")
+
+
+def _refuse(where: Path, differences: Iterable[str], rule: str) -> None:
+    told = "; ".join(differences)
+    require(not told, "runs", where, f"its runs differ in {told}; {rule}: keep such runs in separate folders")
 
 
 def condition(staleness_updates: float, correction: str, varied_delay: str | None = None) -> str:
@@ -207,22 +236,74 @@ def _read(run: Run) -> dict[str, Any]:
     missing = [key for key in (*TEXTS, *NUMBERS) if key not in summary]
     if missing:
         raise UnusableRun(f"foreign: {SUMMARY_FILE} has no {', '.join(missing)}")
-    for key in TEXTS:
-        if not isinstance(summary[key], str):
-            raise UnusableRun(f"foreign: {key} is {summary[key]!r}, not a text")
-    for key in NUMBERS:
-        value = summary[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    for key in (*TEXTS, *OPTIONAL_TEXTS):
+        value = summary.get(key)
+        if not isinstance(value, str) and (key in TEXTS or value is not None):
+            raise UnusableRun(f"foreign: {key} is {value!r}, not a text")
+    for key in (*NUMBERS, *OPTIONAL_NUMBERS):
+        value = summary.get(key)
+        if not is_finite(value) and (key in NUMBERS or value is not None):
             raise UnusableRun(f"{key} is {value}, not a finite number")
-    staleness = summary["staleness_updates"]
-    if STALENESS_OF_DELAY.get(summary["delay"], staleness) != staleness:
-        raise UnusableRun(f"contradiction: delay is {summary['delay']}, but the measured staleness {staleness:g}")
-    row = {key: summary[key] for key in (*TEXTS, *NUMBERS)} | {key: summary.get(key) for key in OPTIONAL}
-    row["sweep_name"] = str(row["sweep_name"] or run.folder.parent.name)
-    row["condition"] = _condition(summary, staleness)
+    for key in WHOLE:
+        if not isinstance(summary[key], int):
+            raise UnusableRun(f"{key} is {summary[key]}, not a whole number")
+    for key in ("val_loss", "val_loss_z"):
+        if not 0.0 <= (summary.get(key) or 0.0) <= LARGEST_LOSS:
+            raise UnusableRun(f"{key} is {summary[key]:g}, not a loss in nats per token")
+    config = read_config(run.folder / CONFIG_FILE)
+    contradiction = next(_contradictions(summary, config, run.folder), None)
+    if contradiction is not None:
+        raise UnusableRun(f"contradiction: {contradiction}")
+    row = {key: summary.get(key) for key in (*TEXTS, *NUMBERS, *OPTIONAL_TEXTS, *OPTIONAL_NUMBERS)}
+    row["sweep_name"] = row["sweep_name"] or run.folder.parent.name
+    row["condition"] = _condition(summary, summary["staleness_updates"])
     row["folder"] = run.folder
-    row["config"] = read_config(run.folder / CONFIG_FILE)
+    row["config"] = config
     return row
+
+
+def is_finite(value: Any) -> bool:
+    """Whether it is a number, and a finite one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _contradictions(summary: Mapping[str, Any], config: Mapping[str, str], folder: Path) -> Iterator[str]:
+    """What the summary says and the configuration or the last validation denies, with both values.
+
+    A key that the configuration lacks denies nothing, nor do metrics without a validation after the last step.
+    """
+    said: dict[str, Any] = {key: json.loads(value) for key, value in config.items() if key in _SAID}
+    for key, own in SAID_TWICE.items():
+        is_open = own == "delay.name" and said.get(own) == "auto"  # the summary says what it came to
+        if own in said and said[own] != summary[key] and not is_open:
+            yield f"{key} is {summary[key]} in {SUMMARY_FILE}, but {own} {said[own]} in {CONFIG_FILE}"
+    tokens = math.prod(said[key] if is_finite(said.get(key)) else math.nan for key in TOKENS)
+    if tokens != summary["tokens_seen"] and not math.isnan(tokens):
+        product = f"{' x '.join(TOKENS)} {tokens}"
+        yield f"tokens_seen is {summary['tokens_seen']} in {SUMMARY_FILE}, but {product} in {CONFIG_FILE}"
+    staleness, updates = summary["staleness_updates"], said.get("delay.updates", math.nan)
+    if STALENESS_OF_DELAY.get(summary["delay"], staleness) != staleness:
+        yield f"delay is {summary['delay']}, but the measured staleness {staleness:g}"
+    # The measured one is the mean of a run's second half, which the delay may reach into where the run is short.
+    if is_finite(updates) and updates <= summary["num_steps"] // 2 and updates != staleness:
+        yield f"delay.updates is {updates} in {CONFIG_FILE}, but the measured staleness {staleness:g}"
+    last = _last_validation(folder)
+    if last.get("step") == summary["num_steps"]:
+        for key, own in (("val_loss", "val/loss"), ("val_loss_z", "val/loss_z")):
+            if own in last and last[own] != summary.get(key):
+                yield f"{key} is {summary.get(key)} in {SUMMARY_FILE}, but {own} {last[own]} in {METRICS_FILE}"
+
+
+def _last_validation(folder: Path) -> dict[str, Any]:
+    """The last row with a validation; empty where there is none that can be read, as whatever needs one says."""
+    try:
+        row = last_metrics_row(folder / METRICS_FILE, "val/loss")
+    except UNREADABLE:
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+_SAID = {*SAID_TWICE.values(), *TOKENS, "delay.updates"}
 
 
 def _condition(summary: Mapping[str, Any], staleness_updates: float) -> str:
@@ -235,9 +316,8 @@ def _failed(run: Run) -> Iterator[FailedRun]:
     """The run, if it failed or has no finite loss, and its summary says what it was to be."""
     summary = run.summary or {}
     loss = summary.get("val_loss")
-    is_finite = isinstance(loss, int | float) and math.isfinite(loss)
     has_ended = summary.get("status") in (Status.FAILED, Status.FINISHED)
-    if not has_ended or (summary["status"] == Status.FINISHED and is_finite):
+    if not has_ended or (summary["status"] == Status.FINISHED and is_finite(loss)):
         return
     reason = str(summary.get("error") or f"val_loss is {loss}")
     try:
@@ -285,6 +365,10 @@ def _differences(rows: Sequence[dict[str, Any]], axes: Sequence[str]) -> Iterato
             ]
             for difference, folder in _differing_keys(own, [folders[place] for place in places]):
                 yield f"{difference} of {section}={name}, as {folder.name} has it"
+    known = [row for row in rows if row["data_digest"] is not None]
+    digests = [{"data_digest": row["data_digest"][:DIGEST_DIGITS]} for row in known]
+    for difference, folder in _differing_keys(digests, [row["folder"] for row in known]):
+        yield f"{difference}, as {folder.name} has it"
 
 
 def _differing_keys(configs: list[dict[str, str]], folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
@@ -300,16 +384,30 @@ def _differing_keys(configs: list[dict[str, str]], folders: Sequence[Path]) -> I
 
 def _one_run_a_cell(rows: list[dict[str, Any]], keys: Sequence[str]) -> tuple[list[dict[str, Any]], list[PassedOver]]:
     """One run for each optimizer, condition, seed and value of ``keys``: of several, one without a correction before
-    the first one."""
-    kept: dict[Hashable, dict[str, Any]] = {}
-    repeated = []
+    the first one. None where their losses are not the same: nothing says which is wrong."""
+    cells: dict[Hashable, list[dict[str, Any]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["correction"] != "none"):
-        cell = (row["optimizer"], row["condition"], row["seed"], *(row[key] for key in keys))
-        first = kept.setdefault(cell, row)
-        if first is not row:
-            what = f"{row['condition']} of {row['optimizer']}, seed {row['seed']}"
-            repeated.append(PassedOver(row["folder"], f"{what} is counted once, from {first['folder'].name}"))
-    return sorted(kept.values(), key=lambda row: row["folder"]), repeated
+        cells[row["optimizer"], row["condition"], row["seed"], *(row[key] for key in keys)].append(row)
+    kept, repeated = [], []
+    for own in cells.values():
+        first, *others = own
+        what = f"{first['condition']} of {first['optimizer']}, seed {first['seed']}"
+        contradiction = _contradiction(own, what, [row["folder"].name for row in own])
+        if contradiction is None:
+            kept.append(first)
+            reason = f"{what} is counted once, from {first['folder'].name}"
+            repeated += [PassedOver(row["folder"], reason) for row in others]
+        else:
+            repeated += [PassedOver(row["folder"], contradiction) for row in own]
+    return sorted(kept, key=lambda row: row["folder"]), repeated
+
+
+def _contradiction(rows: Sequence[dict[str, Any]], what: str, names: Iterable[Any]) -> str | None:
+    """Why no run of one experiment counts, where their losses are not the same."""
+    if all(row["val_loss"] == rows[0]["val_loss"] for row in rows):
+        return None
+    told = " and ".join(f"{row['val_loss']:.10g} ({name})" for row, name in zip(rows, names, strict=True))
+    return f"contradiction: {what} with val_loss {told}; keep the one that is right"
 
 
 def _without(config: Mapping[str, str], sections: Sequence[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ import math
 
 import pandas as pd
 
+from asyncpp.errors import require
 from labels import CONDITIONS
 
 COLUMNS = ["optimizer", "series", "x", "seed", "val_loss", "gap"]
@@ -88,8 +89,13 @@ def _by_condition(frame: pd.DataFrame, x: pd.Series) -> pd.DataFrame:
 
 
 def _with_gap(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Raises ConfigError where there is more than one synchronous loss to hold a run against."""
     keys = [*by, "seed"]
-    sync = frame[frame["condition"] == "sync"].drop_duplicates(keys)[[*keys, "val_loss"]]
+    sync = frame[frame["condition"] == "sync"].drop_duplicates([*keys, "val_loss"])
+    twice = [folder.name for folder in sync.loc[sync.duplicated(keys, keep=False), "folder"]]
+    accepted = f"expected one synchronous loss for each {', '.join(keys)}: keep one of these elsewhere"
+    require(not twice, "runs", " and ".join(twice[:2]), accepted)
+    sync = sync[[*keys, "val_loss"]]
     paired = frame.merge(sync, how="left", on=keys, suffixes=("", "_sync"))
     gaps = (paired["val_loss"] - paired["val_loss_sync"]).where(paired["condition"] != "sync")
     return frame.assign(gap=gaps.to_numpy())

@@ -35,7 +35,7 @@ def plant_run(
     config: dict[str, Any] | None = None,
     sweep: str = "planted",
 ) -> Path:
-    """Write one finished run folder of ``sweep`` below ``runs_dir`` and return it.
+    """Write one finished run folder of ``sweep`` below ``runs_dir`` and return it. Its summary is its configuration's.
 
     summary and config override entries: of summary.json by key, of config.yaml by dotted key.
     """
@@ -46,7 +46,7 @@ def plant_run(
             "optimizer": {"name": optimizer, "lr": 3e-3, "betas": [0.9, 0.95]},
             "lr_schedule": {"name": "cosine", "lr_warmup_fraction": 0.1},
             "pipeline": {"name": "simulated", "num_stages": 1},
-            "delay": {"name": delay, "updates": STALENESS[delay]},
+            "delay": {"name": delay} | ({} if delay == "pipedream" else {"updates": STALENESS[delay]}),
             "correction": {"name": correction} | ({"strength": 1.0} if correction == "ef" else {}),
             "logger": {"name": "jsonl"},
             "trainer": {"num_steps": 400, "batch_size": 16},
@@ -60,18 +60,18 @@ def plant_run(
     scientific = {key: value for key, value in tree.items() if key not in ("runs_dir", "sweep_name", "logger")}
     values = {
         "status": "finished",
-        "model": "tiny",
-        "optimizer": optimizer,
-        "delay": delay,
-        "delay_varies": delay == "pipedream",
-        "correction": correction,
-        "pipeline": "simulated",
-        "seed": seed,
+        "model": tree.model.name,
+        "optimizer": tree.optimizer.name,
+        "delay": tree.delay.name,
+        "delay_varies": tree.delay.name == "pipedream",
+        "correction": tree.correction.name,
+        "pipeline": tree.pipeline.name,
+        "seed": tree.seed,
         "config_hash": config_hash(OmegaConf.to_container(OmegaConf.create(scientific))),
-        "num_steps": 400,
-        "tokens_seen": 409600,
+        "num_steps": tree.trainer.num_steps,
+        "tokens_seen": tree.trainer.num_steps * tree.trainer.batch_size * tree.data.sequence_length,
         "val_loss": val_loss,
-        "staleness_updates": STALENESS[delay],
+        "staleness_updates": tree.delay.get("updates", STALENESS[delay]),
         "duration_s": 30.0,
         "commit": "0123abc",
         "sweep_name": sweep,
@@ -88,8 +88,11 @@ def plant_run(
 
 def loss_rows(final_loss: float, num_steps: int = 400, eval_every: int | None = None) -> Iterator[dict[str, Any]]:
     """Rows of a run whose loss falls from 7.6 to ``final_loss``."""
+
+    def loss_after(num_updates: int) -> float:
+        return final_loss + (7.6 - final_loss) * (1 - num_updates / num_steps) ** 4
+
     for step in range(num_steps):
-        loss = final_loss + (7.6 - final_loss) * (1 - step / num_steps) ** 4
-        yield {"step": step, "train/loss": loss + 0.1 * (step % 2), "optim/lr": 1e-3, "time/step_s": 0.1}
+        yield {"step": step, "train/loss": loss_after(step) + 0.1 * (step % 2), "optim/lr": 1e-3, "time/step_s": 0.1}
         if eval_every and (step + 1) % eval_every == 0:
-            yield {"step": step + 1, "val/loss": loss}
+            yield {"step": step + 1, "val/loss": loss_after(step + 1)}

@@ -32,7 +32,7 @@ def plant_optimizers(runs_dir: Path) -> None:
 def plant_moe(runs_dir: Path) -> None:
     model = {"model.name": "tiny_moe"}
     for condition, loss in PLANTED["muon"].items():
-        _plant(runs_dir, "table3_moe", "muon", condition, loss, config=model, summary={"model": "tiny_moe"})
+        _plant(runs_dir, "table3_moe", "muon", condition, loss, config=model)
 
 
 def plant_momentum(runs_dir: Path) -> None:
@@ -50,9 +50,9 @@ def plant_depth(runs_dir: Path) -> None:
     for num_stages in (1, 2, 4, 8):
         config = {"pipeline.num_stages": num_stages}
         _plant(runs_dir, "figure6_pipedream", "muon", "async", SYNC_LOSS + 0.1, config=config)
-        late = {"delay": "pipedream", "delay_varies": True, "staleness_updates": num_stages - 1}
+        late = {"staleness_updates": num_stages - 1}
         loss = SYNC_LOSS + (num_stages - 1) / 10
-        _plant(runs_dir, "figure6_pipedream", "muon", "sync", loss, config | {"delay.name": "pipedream"}, late)
+        _plant(runs_dir, "figure6_pipedream", "muon", "pipedream", loss, config, late)
 
 
 def plant_learning_rate(runs_dir: Path) -> None:
@@ -71,7 +71,7 @@ def plant_batch_size(runs_dir: Path) -> None:
         config = {"trainer.batch_size": batch_size, "trainer.num_steps": num_steps}
         for condition, gap in (("sync", 0.0), ("async", batch_size / 100)):
             loss = SYNC_LOSS + 1 / batch_size + gap
-            _plant(runs_dir, "appendix_a_batch_size", "adamw", condition, loss, config, {"num_steps": num_steps})
+            _plant(runs_dir, "appendix_a_batch_size", "adamw", condition, loss, config)
 
 
 def plant_initial_std(runs_dir: Path) -> None:
@@ -120,7 +120,7 @@ def _plant(
     metrics: bool = False,
 ) -> None:
     """A run for each of SEEDS, which shift the losses by 0.02 from one to the next."""
-    delay, correction = DELAY_AND_CORRECTION[condition]
+    delay, correction = DELAY_AND_CORRECTION.get(condition, (condition, "none"))
     for seed in SEEDS:
         val_loss = loss + 0.02 * seed
         shifted = summary

@@ -175,16 +175,56 @@ def test_a_command_names_the_scale_that_is_not_the_sweeps_first(tmp_path: Path, 
 
 
 def test_batches_are_compared_over_as_many_tokens(plant: PlantRun) -> None:
-    sizes = {4: (1600, 102_400), 64: (100, 102_400)}
-    for batch_size, (num_steps, tokens) in sizes.items():
+    for batch_size, num_steps in ((4, 1600), (64, 100)):
         config = {"trainer.batch_size": batch_size, "trainer.num_steps": num_steps}
-        summary = {"num_steps": num_steps, "tokens_seen": tokens}
-        root = plant(sweep="appendix_a_batch_size", config=config, summary=summary).parent
+        root = plant(sweep="appendix_a_batch_size", config=config).parent
     assert len(load_experiments(root).frames["batch_size"]["tiny"]) == 2
     config = {"trainer.batch_size": 16, "trainer.num_steps": 1600}
-    plant(sweep="appendix_a_batch_size", config=config, summary={"num_steps": 1600, "tokens_seen": 409_600})
-    with pytest.raises(ConfigError, match=r"expected as many tokens for every batch size.*102,400.*409,600"):
+    plant(sweep="appendix_a_batch_size", config=config)
+    with pytest.raises(ConfigError, match=r"expected as many tokens for every batch size.*409,600.*1,638,400"):
         load_experiments(root)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "configs", "keys"),
+    [
+        (
+            "figure4_momentum",
+            [{"optimizer.betas": [0.9, 0.95]}, {"optimizer.betas": [0.9, 0.99]}],
+            r"optimizer\.betas \(\[0\.9, 0\.95\] in 2 runs, \[0\.9, 0\.99\] in 2 runs\).*; 0\.9 of adamw is one point",
+        ),
+        (
+            "appendix_a_batch_size",
+            [{"trainer.num_micro_batches": 1}, {"trainer.num_micro_batches": 4}],
+            r"trainer\.num_micro_batches \(1 in 2 runs, 4 in 2 runs\).*; 1024 of adamw is one point",
+        ),
+    ],
+)
+def test_two_configurations_at_one_point_are_refused_by_name(
+    plant: PlantRun, sweep: str, configs: list[dict], keys: str
+) -> None:
+    for config in configs:
+        for delay in ("sync", "one_step"):
+            root = plant(sweep=sweep, delay=delay, config=config).parent
+    with pytest.raises(ConfigError, match=keys):
+        load_experiments(root)
+
+
+def test_a_delayed_run_and_its_baseline_are_one_configuration_whatever_the_seed(plant: PlantRun) -> None:
+    plant(sweep="figure4_momentum", config={"optimizer.betas": [0.9, 0.95]})
+    plant(sweep="figure4_momentum", delay="one_step", config={"optimizer.betas": [0.95, 0.95]})
+    root = plant(sweep="figure4_momentum", delay="one_step", seed=1, config={"optimizer.betas": [0.9, 0.99]}).parent
+    with pytest.raises(ConfigError, match=r"optimizer\.betas \(.* 0\.9 of adamw is one point"):
+        load_experiments(root)
+
+
+def test_an_experiment_of_which_nothing_counts_has_no_frame(plant: PlantRun) -> None:
+    plant(sweep="table1_optimizers", folder="kept")
+    plant(sweep="probes", folder="a", val_loss=4.0)
+    root = plant(sweep="probes", folder="b", correction="ef", val_loss=5.0).parent
+    loaded = load_experiments(root)
+    assert loaded.frames["probes"] == {}
+    assert {entry.folder.name for entry in loaded.passed_over} == {"a", "b"}
 
 
 def test_a_size_that_a_sweep_does_not_have_is_never_another_one() -> None:

@@ -40,7 +40,7 @@ def test_smoothing_is_the_mean_of_what_is_around() -> None:
 
 def test_few_validations_give_smoothed_training_losses(plant: PlantRun) -> None:
     rows = [{"step": step, "train/loss": 3.0} for step in range(400)] + [{"step": 400, "val/loss": 9.0}]
-    curves = loss_curves(load_runs(plant(metrics=rows).parent).frame)
+    curves = loss_curves(load_runs(plant(val_loss=9.0, metrics=rows).parent).frame)
     assert curves.quantity == "training loss, mean of 20 steps"
     assert list(curves.frame["step"]) == list(range(400))
     assert (curves.frame["loss"] == 3.0).all()
@@ -48,7 +48,7 @@ def test_few_validations_give_smoothed_training_losses(plant: PlantRun) -> None:
 
 def test_many_validations_are_drawn_as_they_are(plant: PlantRun) -> None:
     plant(metrics=list(loss_rows(4.0, eval_every=50)))
-    runs_dir = plant(delay="one_step", metrics=list(loss_rows(5.0, eval_every=50))).parent
+    runs_dir = plant(delay="one_step", val_loss=5.0, metrics=list(loss_rows(5.0, eval_every=50))).parent
     curves = loss_curves(load_runs(runs_dir).frame)
     assert curves.quantity == "validation loss"
     assert list(curves.frame["step"]) == 2 * list(range(50, 401, 50))
@@ -157,6 +157,6 @@ def test_the_warm_up_does_not_stretch_the_range() -> None:
 
 def test_losses_that_are_not_finite_leave_a_gap(plant: PlantRun) -> None:
     rows = [{"step": step, "train/loss": math.nan if step == 5 else 4.0} for step in range(400)]
-    curves = loss_curves(load_runs(plant(metrics=rows).parent).frame)
+    curves = loss_curves(load_runs(plant(val_loss=9.0, metrics=rows).parent).frame)
     draw_loss_curves(curves)
     assert curves.frame["loss"].dropna().eq(4.0).all()

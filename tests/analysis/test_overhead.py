@@ -198,8 +198,8 @@ def test_a_row_with_a_seed_that_has_no_factor_has_none(plant: PlantRun) -> None:
 def test_a_run_without_a_finite_curve_is_listed(plant: PlantRun) -> None:
     runs_dir = plant_curves(plant, 1.2, 1.3)
     bad = next(folder for folder in runs_dir.iterdir() if "one_step-none-seed1" in folder.name)
-    with (bad / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 400, "val/loss": NaN}\n')
+    metrics = bad / "metrics.jsonl"
+    metrics.write_text('{"step": 1, "val/loss": NaN}\n' + metrics.read_text())
     times = time_to_loss.compare_times([load_runs(runs_dir).frame], 4, 4)
     assert [entry.folder for entry in times.passed_over] == [bad]
     assert len(times.rows[0].overheads) == 1

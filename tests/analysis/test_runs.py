@@ -56,9 +56,9 @@ def test_a_delay_that_varies_goes_by_its_name(staleness_updates: float, expected
 
 def test_a_summary_says_whether_its_delay_varies(plant: PlantRun) -> None:
     """Staleness that is 1 on average is not a delay of one update."""
-    named = {"delay": "jitter", "delay_varies": True, "staleness_updates": 1.0}
-    runs_dir = plant(summary=named).parent
-    plant(seed=1, summary=named | {"delay_varies": False})
+    jitter = {"delay": "pipedream", "config": {"delay.name": "jitter"}}
+    runs_dir = plant(**jitter, summary={"delay_varies": True, "staleness_updates": 1.0}).parent
+    plant(**jitter, seed=1, summary={"delay_varies": False, "staleness_updates": 1.0})
     assert list(load_runs(runs_dir).frame.set_index("seed")["condition"].sort_index()) == ["jitter", "async"]
 
 
@@ -81,7 +81,25 @@ def test_a_summary_from_before_it_said_so_goes_by_the_delays_name(plant: PlantRu
         ({"val_loss": "4.4"}, "val_loss is 4.4, not a finite number"),
         ({"val_loss": True}, "val_loss is True, not a finite number"),
         ({"model": 3}, "foreign: model is 3, not a text"),
+        ({"val_loss": -3.0}, "val_loss is -3, not a loss in nats per token"),
+        ({"val_loss": 1e308}, "val_loss is 1e+308, not a loss in nats per token"),
+        ({"val_loss_z": "4.4"}, "val_loss_z is 4.4, not a finite number"),
+        ({"duration_s": "abc"}, "duration_s is abc, not a finite number"),
+        ({"commit": 5}, "foreign: commit is 5, not a text"),
+        ({"seed": 1.5}, "seed is 1.5, not a whole number"),
         ({"staleness_updates": 1}, "contradiction: delay is sync, but the measured staleness 1"),
+        ({"seed": 7}, "contradiction: seed is 7 in summary.json, but seed 0 in config.yaml"),
+        (
+            {"optimizer": "sgd"},
+            "contradiction: optimizer is sgd in summary.json, but optimizer.name adamw in config.yaml",
+        ),
+        ({"model": "1b"}, "contradiction: model is 1b in summary.json, but model.name tiny in config.yaml"),
+        ({"num_steps": 20}, "contradiction: num_steps is 20 in summary.json, but trainer.num_steps 400 in config.yaml"),
+        (
+            {"tokens_seen": 0},
+            "contradiction: tokens_seen is 0 in summary.json, "
+            "but trainer.num_steps x trainer.batch_size x data.sequence_length 409600 in config.yaml",
+        ),
     ],
 )
 def test_unusable_summaries_are_passed_over(plant: PlantRun, summary: dict, reason: str) -> None:
@@ -89,6 +107,52 @@ def test_unusable_summaries_are_passed_over(plant: PlantRun, summary: dict, reas
     bad = plant(summary=summary, folder="bad")
     assert reasons(bad.parent) == {"bad": reason}
     assert list(load_runs(bad.parent).frame["folder"]) == [kept]
+
+
+def test_a_delay_that_was_not_the_configurations_is_passed_over(plant: PlantRun) -> None:
+    plant(optimizer="muon")
+    late = plant(delay="one_step", config={"delay.updates": 3}, summary={"staleness_updates": 1}, folder="late")
+    told = "contradiction: delay.updates is 3 in config.yaml, but the measured staleness 1"
+    assert reasons(late.parent) == {"late": told}
+
+
+def test_a_run_too_short_for_its_delay_may_have_measured_less(plant: PlantRun) -> None:
+    runs_dir = plant(delay="constant", config={"trainer.num_steps": 2}, summary={"staleness_updates": 1}).parent
+    assert reasons(runs_dir) == {}
+
+
+def test_the_delay_of_a_schedule_goes_by_what_it_came_to(plant: PlantRun) -> None:
+    runs_dir = plant(delay="one_step", config={"delay.name": "auto"}, summary={"delay": "one_step"}).parent
+    assert list(load_runs(runs_dir).frame["condition"]) == ["async"]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"step": 400, "val/loss": 6.1}, "val_loss is 4.0 in summary.json, but val/loss 6.1 in metrics.jsonl"),
+        ({"step": 400, "val/loss": None}, "val_loss is 4.0 in summary.json, but val/loss None in metrics.jsonl"),
+        (
+            {"step": 400, "val/loss": 4.0, "val/loss_z": 3.0},
+            "val_loss_z is 3.5 in summary.json, but val/loss_z 3.0 in metrics.jsonl",
+        ),
+        ({"step": 400, "val/loss": 4.0, "val/loss_z": 3.5}, None),
+        ({"step": 300, "val/loss": 6.1}, None),  # the rest was cut: how it ended is not known
+        (["val/loss"], None),
+    ],
+)
+def test_the_last_validation_is_the_summarys(plant: PlantRun, row: dict, told: str | None) -> None:
+    plant(optimizer="muon")
+    run = plant(folder="run", metrics=[{"step": 200, "val/loss": 7.0}, row], summary={"val_loss_z": 3.5})
+    assert reasons(run.parent) == ({"run": f"contradiction: {told}"} if told else {})
+
+
+def test_runs_of_other_tokens_are_refused(plant: PlantRun) -> None:
+    plant(summary={"data_digest": "a" * 64})
+    runs_dir = plant(seed=1).parent  # from before a summary said it
+    assert len(load_runs(runs_dir).frame) == 2
+    plant(seed=2, folder="other", summary={"data_digest": "b" * 64})
+    with pytest.raises(ConfigError, match=r"data_digest \(b{12} in 1 run, a{12} in 1 run\), as other has it"):
+        load_runs(runs_dir)
 
 
 def test_half_written_and_foreign_folders_are_passed_over(plant: PlantRun) -> None:
@@ -131,6 +195,15 @@ def test_two_losses_of_one_experiment_count_neither(plant: PlantRun) -> None:
     (changed / "summary.json").write_text(json.dumps(summary | {"val_loss": 5.0}))
     assert list(load_runs(first.parent).frame["folder"]) == [other]
     told = "contradiction: one configuration and seed with val_loss 5 (a) and 4 (b); keep the one that is right"
+    assert reasons(first.parent) == {"a": told, "b": told}
+
+
+def test_two_losses_of_one_cell_count_neither_whatever_they_were_configured_as(plant: PlantRun) -> None:
+    kept = plant(folder="muon", optimizer="muon")
+    first = plant(folder="a", val_loss=4.0)
+    plant(folder="b", val_loss=5.0, config={"trainer.probe_every": 7})
+    assert list(load_runs(first.parent).frame["folder"]) == [kept]
+    told = "contradiction: sync of adamw, seed 0 with val_loss 4 (a) and 5 (b); keep the one that is right"
     assert reasons(first.parent) == {"a": told, "b": told}
 
 

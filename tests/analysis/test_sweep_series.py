@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from loading import only_frame
+from planted import plant_run
 from planted_sweeps import (
     SEEDS,
     SYNC_LOSS,
@@ -18,6 +19,7 @@ from planted_sweeps import (
     plant_strength,
 )
 
+from asyncpp.errors import ConfigError
 from experiments import load_experiments
 from sweep_series import (
     COLUMNS,
@@ -101,3 +103,14 @@ def test_a_seed_without_a_synchronous_run_has_a_loss_but_no_gap(tmp_path: Path) 
     late = rows[rows["series"] == "async"]
     assert late.groupby("seed")["gap"].count().to_dict() == {0: 6, 1: 0}
     assert late["val_loss"].notna().all()
+
+
+def test_two_baselines_with_other_losses_are_refused(tmp_path: Path) -> None:
+    plant_strength(tmp_path)
+    folder = tmp_path / "strength"
+    for strength, loss in ((0.5, SYNC_LOSS), (1.0, 9.0)):
+        plant_run(
+            folder, "muon", "sync", "ef", val_loss=loss, sweep="strength", config={"correction.strength": strength}
+        )
+    with pytest.raises(ConfigError, match="expected one synchronous loss for each optimizer, seed"):
+        over_strength(frame_of(tmp_path, "strength"))
