@@ -1,30 +1,29 @@
 """Table 4: accuracies of the conditions on each benchmark, and whether error feedback differs from sync, item by item.
 
-What eval/run.py left beside the runs is read: <run>/eval/step-<num_steps>-x.json, the scores of the last checkpoint.
+What eval/run.py left beside the runs is read (scores.py); a run without scores that can be read counts in no cell.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from asyncpp.errors import ConfigError
 from experiments import EXPERIMENTS, SCORE
 from gaps import Estimate, estimate, paper
 from labels import BENCHMARKS, CONDITIONS, in_order, optimizer_title
+from runs import UnusableRun
+from scores import SETTINGS, marks_of, scores_of
 from significance import Difference, difference
 from table_formats import MISSING, aligned, booktabs, counts_text, estimate_text, wrapped
 from tables import setting_of
 
 FILE_NAME = "table4"
 TITLE = "Table 4. What the delay does downstream"
-SETTINGS = ("num_fewshot", "limit", "max_length", "dtype", "items_sha256")  # in which compared scores must agree
 HEADER = ("benchmark", "source", "items", *CONDITIONS.values(), "EF - sync [95 %]")
 
 
@@ -96,7 +95,7 @@ def make_rows(frame: pd.DataFrame) -> list[Row]:
     """A row for each benchmark and optimizer that runs of ``frame`` (of runs.comparable) were scored on."""
     cells = zip(*(frame[name] for name in ("optimizer", "condition", "seed", "folder", "num_steps")), strict=True)
     scored = [
-        (optimizer, (condition, seed), scores_of(folder, int(num_steps)))
+        (optimizer, (condition, seed), _scores(folder, int(num_steps)))
         for optimizer, condition, seed, folder, num_steps in cells
     ]
     rows = []
@@ -108,16 +107,12 @@ def make_rows(frame: pd.DataFrame) -> list[Row]:
     return rows
 
 
-def scores_of(run: Path, num_steps: int) -> dict[str, dict[str, Any]]:
-    """The entry of each task in the scores after ``num_steps`` at x; of several settings the one with most items."""
-    file = run / "eval" / f"step-{num_steps:08d}-x.json"
-    if not file.exists():
-        return {}
+def _scores(run: Path, num_steps: int) -> dict[str, dict[str, Any]]:
+    """None where they cannot be read: load_experiments has listed them."""
     try:
-        entries = json.loads(file.read_text())["results"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ConfigError("runs", run, f"{file} holds no scores; remove it") from None
-    return {entry["task"]: entry for entry in sorted(entries, key=lambda entry: entry["n"])}
+        return scores_of(run, num_steps)
+    except UnusableRun:
+        return {}
 
 
 def _row(optimizer: str, task: str, metric: str, entries: Mapping[tuple[str, int], Mapping[str, Any]]) -> Row:
@@ -134,12 +129,6 @@ def _row(optimizer: str, task: str, metric: str, entries: Mapping[tuple[str, int
     scores = {name: estimate(pd.Series(own, dtype=float)) for name, own in accuracies.items()}
     paired = [(marks["sync", seed], marks["async_ef", seed]) for seed in sorted(seeds["sync"] & seeds["async_ef"])]
     return Row(optimizer, task, metric, len(next(iter(marks.values()))), scores, difference(paired), seeds)
-
-
-def marks_of(entry: Mapping[str, Any], metric: str) -> np.ndarray:
-    """(items,) of 0 and 1: which were answered correctly."""
-    packed = np.frombuffer(bytes.fromhex(entry["correct"][metric]), np.uint8)
-    return np.unpackbits(packed, count=entry["n"]).astype(np.int64)
 
 
 def to_markdown(table: Table) -> str:

@@ -21,6 +21,7 @@ from asyncpp.errors import require
 from asyncpp.records import CONFIG_FILE
 from labels import CONDITIONS
 from runs import AXES, FailedRun, PassedOver, UnusableRun, comparable, read_config, read_runs, require_one_config
+from scores import unreadable_scores
 from sweep_series import batch_tokens, momentum
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
@@ -174,6 +175,7 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     frames: dict[str, dict[str, pd.DataFrame]] = {}
     failed: dict[str, list[FailedRun]] = {}
     passed_over = [*read.passed_over, *_of_no_experiment(rows, sweeps_of), *_of_no_condition(rows, sweeps_of)]
+    passed_over += unreadable_scores(rows)
     for name, experiment in EXPERIMENTS.items():
         frames[name] = {}
         own = [row for row in rows if row["sweep_name"] in sweeps_of[name]]

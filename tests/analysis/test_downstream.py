@@ -17,10 +17,12 @@ from planted import DELAY_AND_CORRECTION
 import make_tables
 from asyncpp.arguments import run_command
 from asyncpp.errors import ConfigError
-from downstream import make_rows, make_table, marks_of, scores_of, to_latex, to_markdown
+from downstream import make_rows, make_table, to_latex, to_markdown
 from eval import benchmarks
 from eval.results import packed_marks
 from labels import BENCHMARKS
+from runs import UnusableRun
+from scores import marks_of, scores_of
 from significance import difference
 from table_formats import MISSING
 
@@ -144,6 +146,33 @@ def test_make_tables_writes_table_4_where_runs_were_scored(runs, tmp_path, capsy
     assert pd.isna(table.loc[0, "paper_async_ef"]) and pd.isna(table.loc[1, "optimizer"])
     assert run_command("", [*arguments, "json=true"], make_tables.TablesOptions, make_tables.main) == 0
     assert json.loads(capsys.readouterr().out)["table4"]["rows"][0]["sync"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"resu',
+        "[]",
+        '{"results": [1]}',
+        '{"results": [{"task": "piqa"}]}',
+        '{"results": [{"task": "piqa", "n": 3}]}',
+        '{"results": [{"task": "piqa", "n": 30, "correct": {"acc": "ff"}}]}',
+        '{"results": [{"task": "piqa", "n": 8, "correct": {"acc": "ff"}}]}',
+    ],
+)
+def test_scores_that_cannot_be_read_are_listed_and_the_other_runs_count(runs, tmp_path, capsys, text):
+    score(runs["sync"], "piqa", right(100))
+    score(runs["async"], "piqa", right(80))
+    (runs["async"] / "eval" / "step-00000400-x.json").write_text(text)
+    with pytest.raises(UnusableRun, match=r"eval/step-00000400-x\.json holds no scores that can be read"):
+        scores_of(runs["async"], 400)
+    arguments = [f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
+    assert run_command("", arguments, make_tables.TablesOptions, make_tables.main) == 0
+    told = capsys.readouterr()
+    assert f"{runs['async']}: eval/step-00000400-x.json holds no" in told.err
+    table = pd.read_csv(tmp_path / "out" / "table4.csv")
+    assert table.loc[0, "sync"] == 0.5 and pd.isna(table.loc[0, "async"])
+    assert pd.read_csv(tmp_path / "out" / "table1.csv").loc[0, "async_num_seeds"] == 1
 
 
 def scored_seeds(plant, optimizer: str = "adamw", seeds: int = 3, **values) -> Path:
