@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from asyncpp.records import (
     SUMMARY_FILE,
     read_metrics,
     write_atomically,
-    write_json,
 )
 from outputs import output_folder, report_passed_over
 from runs import UNREADABLE, PassedOver, UnusableRun, read_runs
@@ -68,34 +68,40 @@ def main(options: CollectOptions) -> None:
 def reduce(run: Path, copy: Path) -> Path:
     """Write the reduced ``run`` to the folder ``copy``, the summary last, and return it.
 
-    Raises UnusableRun, with nothing written, where its metrics cannot be read.
+    Raises UnusableRun, with nothing written, where it cannot be read whole: it may go while it is.
     """
-    metrics = _metrics(run / METRICS_FILE)
-    copy.mkdir(parents=True, exist_ok=True)
+    try:
+        texts = dict(_reduced(run))
+    except (*UNREADABLE, yaml.YAMLError) as error:
+        raise UnusableRun(f"it cannot be read whole ({type(error).__name__})") from None
+    for name, text in texts.items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(copy / name, text)
+    return copy
+
+
+def _reduced(run: Path) -> Iterator[tuple[str, str]]:
+    """Name and text of each file of the copy."""
     config = yaml.safe_load((run / CONFIG_FILE).read_text(encoding="utf-8"))
     for *sections, key in LOCATIONS:
         section: dict[str, Any] = config
         for name in sections:
             section = section.get(name, {})
         section.pop(key, None)
-    write_atomically(copy / CONFIG_FILE, yaml.safe_dump(config, sort_keys=False))
+    yield CONFIG_FILE, yaml.safe_dump(config, sort_keys=False)
     environment = _json(run / ENVIRONMENT_FILE)
     if environment:
-        write_json(copy / ENVIRONMENT_FILE, {key: value for key, value in environment.items() if key != "command"})
-    write_atomically(copy / METRICS_FILE, "".join(f"{line}\n" for line in metrics))
+        kept = {key: value for key, value in environment.items() if key != "command"}
+        yield ENVIRONMENT_FILE, json.dumps(kept, indent=2) + "\n"
+    yield METRICS_FILE, "".join(f"{line}\n" for line in _metrics(run / METRICS_FILE))
     for scores in sorted((run / "eval").glob("*.json")):
-        (copy / "eval").mkdir(exist_ok=True)
-        write_atomically(copy / "eval" / scores.name, scores.read_text(encoding="utf-8"))
-    write_atomically(copy / SUMMARY_FILE, (run / SUMMARY_FILE).read_text(encoding="utf-8"))
-    return copy
+        yield f"eval/{scores.name}", scores.read_text(encoding="utf-8")
+    yield SUMMARY_FILE, (run / SUMMARY_FILE).read_text(encoding="utf-8")
 
 
 def _metrics(path: Path) -> list[str]:
-    """The rows that are kept, as JSON without spaces. Raises UnusableRun."""
-    try:
-        rows = [{key: row[key] for key in row if not key.startswith(DROPPED)} for row in read_metrics(path)]
-    except UNREADABLE:
-        raise UnusableRun(f"{METRICS_FILE} cannot be read") from None
+    """The rows that are kept, as JSON without spaces."""
+    rows = [{key: row[key] for key in row if not key.startswith(DROPPED)} for row in read_metrics(path)]
     return [json.dumps(row, separators=(",", ":")) for row in rows if row.keys() - {"step"}]
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from asyncpp.records import CONFIG_FILE, ENVIRONMENT_FILE, commit
+from asyncpp.records import ENVIRONMENT_FILE, commit
 from experiments import Experiments
-from runs import read_config
 
 COMMIT_DIGITS = 10
 PACKAGES = ("numpy", "pandas", "scipy", "matplotlib")
@@ -58,7 +57,9 @@ def versions(folders: Iterable[Path]) -> dict[str, str]:
     values: dict[str, Counter[str]] = defaultdict(Counter)
     for folder in folders:
         environment = _environment(folder)
-        found = {key: environment.get(key, "not recorded") for key in MACHINE_KEYS} | environment.get("packages", {})
+        packages = environment.get("packages")
+        found = {key: environment.get(key, "not recorded") for key in MACHINE_KEYS}
+        found |= packages if isinstance(packages, dict) else {}
         for key, value in found.items():
             values[key][str(value)] += 1
     return {name: _counted(counter) for name, counter in values.items()}
@@ -70,7 +71,7 @@ def analysis() -> dict[str, str]:
 
 
 def _sweep(name: str, runs: pd.DataFrame) -> SweepProvenance:
-    configs = [read_config(folder / CONFIG_FILE) for folder in runs["folder"]]
+    configs = list(runs["config"])
     keys = list(dict.fromkeys(key for config in configs for key in config))
     values = {key: {config.get(key, "absent") for config in configs} for key in keys}
     varied = [key for key in keys if len(values[key]) > 1]

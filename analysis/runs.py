@@ -113,8 +113,9 @@ class FailedRun:
 
 @dataclass(frozen=True)
 class LoadedRuns:
-    """``frame``: a row a usable run, with the summary's fields, ``condition``, ``folder`` (a path), and a column for
-    each axis that is a key of the configuration (None where a run has no such key; lists as tuples)."""
+    """``frame``: a row a usable run, with the summary's fields, ``condition``, ``folder`` (a path), ``config`` (of
+    read_config), and a column for each axis that is a key of the configuration (None where a run has no such key; lists
+    as tuples)."""
 
     frame: pd.DataFrame
     passed_over: list[PassedOver]
@@ -187,7 +188,7 @@ def comparable(where: Path, rows: Sequence[dict[str, Any]], axes: Sequence[str] 
     columns = [axis for axis in keys if axis not in TEXTS]  # the others are the summary's own
     placed = [row | {key: _value(row, key) for key in columns} for row in rows]
     kept, repeated = _one_run_a_cell(placed, keys)
-    return LoadedRuns(pd.DataFrame(kept, columns=[key for key in placed[0] if key != "config"]), repeated)
+    return LoadedRuns(pd.DataFrame(kept, columns=list(placed[0])), repeated)
 
 
 def require_one_config(where: Path, frame: pd.DataFrame, axes: Sequence[str], x: pd.Series) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,19 @@ def test_metrics_that_cannot_be_read_cost_no_copy_its_own(plant: PlantRun, tmp_p
     document = json.loads(capsys.readouterr().out)
     assert (document["num_runs"], len(document["passed_over"])) == (0, 1)
     assert (out / folder.name / "metrics.jsonl").read_text() == kept
+
+
+def test_a_run_that_goes_meanwhile_is_listed(plant: PlantRun, tmp_path: Path, monkeypatch, capsys) -> None:
+    gone = plant(folder="gone", metrics=list(loss_rows(4.0)))
+    kept = plant(folder="kept", seed=1, metrics=list(loss_rows(4.0)))
+    read_runs = command.read_runs
+
+    def read_and_remove(runs_dir: Path):
+        read = read_runs(runs_dir)
+        shutil.rmtree(gone)
+        return read
+
+    monkeypatch.setattr(command, "read_runs", read_and_remove)
+    assert run(f"runs={kept.parent}", f"out={tmp_path / 'copy'}") == 0
+    assert f"{gone}: it cannot be read whole (FileNotFoundError)" in capsys.readouterr().err
+    assert [folder.name for folder in (tmp_path / "copy").iterdir()] == ["kept"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from planted_sweeps import plant_all
 import make_report as command
 from asyncpp.arguments import run_command
 from asyncpp.records import commit
+from experiments import load_experiments
 from figures.catalogue import FAMILIES, THEORY
-from provenance import versions
+from provenance import all_runs, sweeps, versions
 from report import anchor, html_of
 from table_formats import wrapped
 
@@ -167,6 +169,22 @@ def test_versions_that_differ_are_counted(tmp_path: Path) -> None:
     assert found["torch"] == "2.12.0 (1 runs), 2.13.0 (2 runs)"
     assert found["python"] == "3.11.2"
     assert found["processor"] == "not recorded"
+
+
+def test_a_run_that_goes_meanwhile_is_told_as_it_was_read(plant: PlantRun) -> None:
+    plant(seed=0)
+    gone = plant(seed=1)
+    runs = all_runs(load_experiments(gone.parent))
+    shutil.rmtree(gone)
+    (sweep,) = sweeps(runs)
+    assert (sweep.num_runs, sweep.varied) == (2, ["seed"]) and "optimizer.lr = 0.003" in sweep.common
+    assert versions(runs["folder"])["python"] == "not recorded"
+
+
+@pytest.mark.parametrize("text", ['{"packages": null}', '{"packages": [1]}', "[1]", "{"])
+def test_an_environment_of_another_form_is_not_recorded(tmp_path: Path, text: str) -> None:
+    (tmp_path / "environment.json").write_text(text)
+    assert set(versions([tmp_path]).values()) == {"not recorded"}
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
