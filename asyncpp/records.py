@@ -193,16 +193,34 @@ def find_runs(runs_dir: Path) -> list[Run]:
 def folders_with(runs_dir: Path, *names: str) -> list[Path]:
     """The folders from ``runs_dir`` on down that hold a file of one of ``names``, sorted.
 
-    Runs may be writing there: a folder that vanishes meanwhile is passed over. What lies within a run is not read, nor
-    are hidden folders, where a sweep keeps its code.
+    Links to folders are followed, as to a scratch disk. What can be reached in several ways is found once, by the way
+    without a link where there is one. Runs may be writing there: a folder that vanishes meanwhile is passed over. What
+    lies within a run is not read, nor are hidden folders, where a sweep keeps its code.
     """
-    found = []
-    for folder, subfolders, files in os.walk(runs_dir):
-        if not set(names).isdisjoint(files):
-            found.append(Path(folder))
-        is_run = CONFIG_FILE in files and not {SUMMARY_FILE, METRICS_FILE}.isdisjoint(files)
-        subfolders[:] = [] if is_run else [name for name in subfolders if not name.startswith(".")]
+    found: list[Path] = []
+    seen: set[tuple[int, int] | None] = {None}
+    to_do = [runs_dir]
+    for start in to_do:  # which grows by the links that are met
+        for folder, subfolders, files in os.walk(start):
+            inode = _inode(Path(folder))
+            is_new = inode not in seen
+            seen.add(inode)
+            if is_new and not set(names).isdisjoint(files):
+                found.append(Path(folder))
+            is_run = CONFIG_FILE in files and not {SUMMARY_FILE, METRICS_FILE}.isdisjoint(files)
+            below = [] if is_run or not is_new else [name for name in sorted(subfolders) if not name.startswith(".")]
+            to_do += (path for name in below if (path := Path(folder, name)).is_symlink())
+            subfolders[:] = below
     return sorted(found)
+
+
+def _inode(folder: Path) -> tuple[int, int] | None:
+    """What tells the folder from every other one, whatever its path; None where it has vanished."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def require_writable(folder: Path, key: str, value: str) -> None:

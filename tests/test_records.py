@@ -110,6 +110,23 @@ def test_runs_are_found_by_their_config(tmp_path):
     assert found[0].summary is None and found[0].metrics() == []
 
 
+def test_runs_behind_links_are_found_once(tmp_path):
+    scratch, runs = tmp_path / "scratch", tmp_path / "runs"
+    for name in ("scratch/sweep/a", "scratch/b", "runs/other/c"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.yaml").write_text("")
+    (runs / "sweep").symlink_to(scratch / "sweep")
+    (runs / "other" / "b").symlink_to(scratch / "b")
+    (runs / "latest").symlink_to(runs / "other" / "c")  # a real folder, too
+    (runs / "loop").symlink_to(runs)
+    (scratch / "sweep" / "loop").symlink_to(runs / "sweep")
+    (runs / "broken").symlink_to(tmp_path / "nowhere")
+    found = [run.folder.relative_to(runs).as_posix() for run in records.find_runs(runs)]
+    assert found == ["other/b", "other/c", "sweep/a"]
+    (tmp_path / "by_link").symlink_to(runs)
+    assert len(records.find_runs(tmp_path / "by_link")) == 3
+
+
 def test_runs_are_found_while_others_are_being_written(tmp_path):
     """Folders come and go there: a checkpoint is renamed, a place is tried."""
     (tmp_path / "run").mkdir()
