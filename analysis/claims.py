@@ -5,7 +5,7 @@
 runs: a folder that holds run folders of any sweeps, at any depth. out: where claims.md and claims.json go.
 scale: the name of a model; null judges every one that there are runs of.
 json=true prints one JSON document in the place of the table of verdicts.
-Exit codes: 0 done, whatever the verdicts; 2 bad input.
+Exit codes: 0 done, whatever the verdicts, 1 failed while running, 2 bad input, 75 interrupted (run again).
 """
 
 from __future__ import annotations

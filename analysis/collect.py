@@ -7,7 +7,7 @@ out: where they go, by the same relative paths. What is there already is replace
 Kept: config.yaml without the keys that say where files lie, summary.json, environment.json without the command line,
 eval/*.json, and of metrics.jsonl every validation, training loss and probe, to the last digit. Left out: times,
 learning rates, gradient norms, checkpoints and logs.
-Exit codes: 0 done, 2 bad input.
+Exit codes: 0 done, 1 failed while running, 2 bad input, 75 interrupted (run again).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 runs: a folder that holds run folders, at any depth; those of the sweep above count. scale: the name of a model.
 out: the file that is written; docs/lr-search-<scale>.md where none is named.
 json=true prints the winners as one JSON document, null for an optimizer without one.
-Exit codes: 0 done, 2 bad input.
+Exit codes: 0 done, 1 failed while running, 2 bad input, 75 interrupted (run again).
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     python analysis/make_figures.py [runs=runs] [out=results] [scale=null] [json=false]
 
-runs: a folder that holds run folders, at any depth: of one sweep, or of all (runs=runs).
+runs: a folder that holds run folders, at any depth: of one sweep, or of all (runs=runs). It takes one run that counts,
+also for the timelines and the theory, which are made of none.
 out: where each figure goes, as PNG and as SVG. scale: the name of a model; null takes all that there are.
 json=true prints one JSON document: figures with their files, and what is missing with the command that makes it.
-Exit codes: 0 done, 2 bad input.
+Exit codes: 0 done, 1 failed while running, 2 bad input, 75 interrupted (run again).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 runs: a folder that holds run folders, at any depth: of one sweep, or of all (runs=runs). out: where report.html goes.
 scale: the name of a model; null takes all that there are.
 num_stages, num_micro_batches: of the pipeline whose schedules the time to a loss is compared for.
-Exit codes: 0 done, 2 bad input.
+Exit codes: 0 done, 1 failed while running, 2 bad input, 75 interrupted (run again).
 """
 
 from __future__ import annotations

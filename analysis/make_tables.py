@@ -9,7 +9,7 @@ go, each as .md, .csv and .tex; those of which there are runs.
 scale: the name of a model; null takes all that there are. num_stages, num_micro_batches: of the pipeline whose
 schedules time_to_loss compares.
 json=true prints one JSON document in the place of the Markdown tables.
-Exit codes: 0 done, 2 bad input.
+Exit codes: 0 done, 1 failed while running, 2 bad input, 75 interrupted (run again).
 """
 
 from __future__ import annotations

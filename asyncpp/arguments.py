@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException, ValidationError
 from yaml import YAMLError
 
-from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, ConfigError, require
+from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
 
 Options = TypeVar("Options")
 
@@ -39,8 +39,8 @@ def run_command(
 ) -> int:
     """Run ``command`` with what ``arguments`` make of ``schema``, or print ``usage``. Returns an exit code.
 
-    ``command`` returns one, too, or None for EXIT_DONE. A file that cannot be written or read is bad input; Ctrl-C is
-    EXIT_INTERRUPTED, without a traceback.
+    ``command`` returns one, too, or None for EXIT_DONE. A file that cannot be written or read is bad input; a disk that
+    is full, or whatever else the system refuses, is EXIT_FAILED, and Ctrl-C EXIT_INTERRUPTED, without a traceback.
     """
     if {"-h", "--help"} & set(arguments):
         print(usage.strip())
@@ -51,6 +51,10 @@ def run_command(
         place = error.filename2 or error.filename
         print(f"error: {place}: expected a file that can be read and written ({error.strerror})", file=sys.stderr)
         return EXIT_BAD_INPUT
+    except OSError as error:
+        place = error.filename2 or error.filename
+        print(f"error: {place}: {error.strerror}" if place else f"error: {error}", file=sys.stderr)
+        return EXIT_FAILED
     except KeyboardInterrupt:
         print("interrupted; the same command makes the rest", file=sys.stderr)
         return EXIT_INTERRUPTED

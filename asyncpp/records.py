@@ -111,7 +111,10 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = 
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write ``content``, text as UTF-8, so that ``path`` holds either what it held before or all of it."""
+    """Write ``content``, text as UTF-8, so that ``path`` holds either what it held before or all of it.
+
+    Raises OSError, which names ``path`` where the system names no file, as of a full disk.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -119,6 +122,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from threading import Thread
@@ -44,16 +45,28 @@ def render(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
 
 
 def render_all(experiments: Experiments, formats: Sequence[str]) -> Iterator[Rendered | Missing]:
-    """Every figure in the catalogue's order, at each scale that has its runs, or what makes them."""
-    num_processes = min(os.cpu_count() or 1, len(FAMILIES) + len(THEORY))
+    """Every figure in the catalogue's order, at each scale that has its runs, or what makes them.
+
+    Raises ChildProcessError where a process that draws was killed.
+    """
+    num_processes = min(_num_cores(), len(FAMILIES) + len(THEORY))
     with ProcessPoolExecutor(num_processes, initializer=_start, initargs=(experiments, tuple(formats))) as pool:
         # Theory's begin first, since they take longest.
         jobs = {entry.name: pool.submit(_render_one, entry.name) for entry in (*THEORY, *FAMILIES)}
         try:
             for entry in (*FAMILIES, *THEORY):
                 yield from jobs[entry.name].result()
+        except BrokenProcessPool:
+            raise ChildProcessError("a process that draws was killed; was there too little memory?") from None
         finally:
             pool.shutdown(cancel_futures=True)  # after an interrupt or an error none begins any more
+
+
+def _num_cores() -> int:
+    """Those that this process may use, where the system says which; a job of a cluster has a share of its machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 _given: tuple[Experiments, Sequence[str]]  # to a process, for all that it renders

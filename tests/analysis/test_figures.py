@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,10 @@ from planted import PLANTED, PlantRun
 from planted_sweeps import LAYERS, plant_all, plant_depth, plant_moe, plant_optimizers, plant_probes, probe_rows
 
 import make_figures as command
+import make_tables
 from asyncpp.arguments import run_command
 from experiments import EXPERIMENTS, Missing, load_experiments
+from figures import rendering
 from figures.against import Series, draw_against
 from figures.axes import linear_axis, log_axis, momentum_axis
 from figures.captions import seeds_sentence
@@ -307,6 +311,32 @@ def test_no_runs_at_all_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run_command(command.__doc__, arguments, command.FiguresOptions, command.main) == 2
     assert "expected at least one finished run" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
+
+
+def die(_: str) -> None:
+    os._exit(9)
+
+
+def test_a_process_that_is_killed_is_one_line_and_exit_code_1(
+    planted_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendering, "_render_one", die)
+    arguments = (f"runs={planted_runs}", f"out={tmp_path}")
+    assert run_command(command.__doc__, arguments, command.FiguresOptions, command.main) == 1
+    assert capsys.readouterr().err == "error: a process that draws was killed; was there too little memory?\n"
+
+
+def test_a_full_disk_is_one_line_and_exit_code_1(
+    planted_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as the system does: without a name
+
+    monkeypatch.setattr(os, "fsync", full)
+    arguments = (f"runs={planted_runs}", f"out={tmp_path}")
+    assert run_command(make_tables.__doc__, arguments, make_tables.TablesOptions, make_tables.main) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path}/table1.md: No space left on device\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
