@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from omegaconf import OmegaConf
 
 import provenance
 from asyncpp.arguments import run_command
@@ -33,6 +34,7 @@ from outputs import output_folder, report_passed_over
 from runs import FailedRun, UnusableRun, read_config
 from table_formats import MISSING
 
+CONF = Path(__file__).parents[1] / "conf"
 EXPERIMENT = "learning_rate"
 RUN = ["optimizer", "lr", "seed"]
 
@@ -127,13 +129,34 @@ def search(runs: pd.DataFrame) -> dict[str, Search]:
     return searches
 
 
+def default_lr(optimizer: str, scale: str) -> float | None:
+    """The rate that a run of the model ``scale`` has unless it is told another; None of an optimizer without one."""
+    file, recipe = CONF / "optimizer" / f"{optimizer}.yaml", CONF / "recipe" / f"{scale}.yaml"
+    if not file.is_file():
+        return None
+    rates = OmegaConf.select(OmegaConf.load(recipe), "recipe") if recipe.is_file() else {}
+    return float(OmegaConf.create({"recipe": rates, "optimizer": OmegaConf.load(file)}).optimizer.lr)
+
+
+def other_defaults(searches: dict[str, Search], scale: str) -> list[str]:
+    """The optimizers whose default is another rate than their best one, each with its default."""
+    others = []
+    for optimizer, own in searches.items():
+        default = default_lr(optimizer, scale)
+        if own.best is not None and own.best != default:
+            others.append(f"{optimizer} ({MISSING if default is None else f'{default:g}'})")
+    return others
+
+
 def to_markdown(searches: dict[str, Search], seeds: list[int], scale: str, machine: str) -> str:
-    """A line an optimizer: every learning rate with its loss, the best one in bold."""
+    """A line an optimizer: every learning rate with its loss, the best one in bold. Says whose default is another."""
+    others = ", ".join(other_defaults(searches, scale))
+    default = f"the default in `conf/optimizer`{' but for ' if others else ''}{others}."
     lines = [
         f"# Learning rates at {scale} scale",
         "",
         "Validation loss (nats a token) of the synchronous baseline by peak learning rate; the lowest is bold, and is",
-        "the default in `conf/optimizer`. The same values are used under delay, as in the paper. Made by",
+        f"{default} The same values are used under delay, as in the paper. Made by",
         f"`{EXPERIMENTS[EXPERIMENT].command(scale)} && python analysis/lr_search.py scale={scale}`",
         f"on {machine}. Seeds: {', '.join(str(seed) for seed in seeds)}.",
         "`failed`: a seed's run ended without a finite loss, so that this rate cannot be the best.",

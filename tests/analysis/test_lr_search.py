@@ -13,6 +13,7 @@ import lr_search as command
 from asyncpp.arguments import run_command
 from table_formats import MISSING
 
+ROOT = Path(__file__).parents[2]
 FAILED = {"status": "failed", "error": "the gradients stay non-finite"}
 
 
@@ -64,6 +65,27 @@ def test_an_optimizer_that_failed_at_every_rate_has_no_winner(rate, tmp_path: Pa
     rate("sgd", 3.0, None)
     assert "| sgd | 1: failed · 3: failed |" in lines(tmp_path, json="true")
     assert json.loads(capsys.readouterr().out)["sgd"] is None
+
+
+def test_a_best_rate_that_is_not_the_default_is_named(rate, tmp_path: Path) -> None:
+    rate("adamw", 3e-3, 4.0)
+    rate("muon", 0.1, 4.0)
+    rate("mine", 0.1, 4.0)
+    rate("sgd", 1.0, None)
+    told = f"the default in `conf/optimizer` but for muon (0.0025), mine ({MISSING}). The same"
+    assert any(line.startswith(told) for line in lines(tmp_path))
+
+
+def test_the_default_of_a_scale_is_its_recipes() -> None:
+    assert command.default_lr("adamw", "tiny") == 3e-3
+    assert command.default_lr("adamw", "10b") == 7e-4
+    assert command.default_lr("mine", "tiny") is None
+
+
+def test_the_search_that_is_kept_is_of_the_defaults_and_of_the_runs_that_are_kept(tmp_path: Path) -> None:
+    arguments = [f"runs={ROOT / 'docs/results-tiny/runs'}", f"out={tmp_path / 'search.md'}"]
+    assert run_command(command.__doc__, arguments, command.SearchOptions, command.main) == 0
+    assert (tmp_path / "search.md").read_text() == (ROOT / "docs/lr-search-tiny.md").read_text()
 
 
 def test_a_close_second_makes_the_search_flat(rate, tmp_path: Path) -> None:
