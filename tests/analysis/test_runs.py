@@ -121,6 +121,14 @@ def test_a_run_too_short_for_its_delay_may_have_measured_less(plant: PlantRun) -
     assert reasons(runs_dir) == {}
 
 
+@pytest.mark.parametrize("delay", ["one_step", "constant"])
+def test_a_run_that_starts_in_sync_may_have_measured_less(plant: PlantRun, delay: str) -> None:
+    kept = plant(delay=delay, correction="sync_start", summary={"staleness_updates": 0.5}, folder="kept")
+    more = plant(delay=delay, correction="sync_start", summary={"staleness_updates": 3}, folder="more", seed=1)
+    assert list(load_runs(kept.parent).frame["folder"]) == [kept]
+    assert reasons(more.parent)["more"].endswith("but the measured staleness 3")
+
+
 def test_the_delay_of_a_schedule_goes_by_what_it_came_to(plant: PlantRun) -> None:
     runs_dir = plant(delay="one_step", config={"delay.name": "auto"}, summary={"delay": "one_step"}).parent
     assert list(load_runs(runs_dir).frame["condition"]) == ["async"]
