@@ -37,7 +37,7 @@ def smooth(losses: pd.Series, num_steps: int) -> pd.Series:
 
 
 def loss_curves(frame: pd.DataFrame) -> LossCurves:
-    """The curves of those runs of a frame of runs.comparable that Tables 1 and 2 compare.
+    """The curves of those runs of a frame of comparable_runs that Tables 1 and 2 compare.
 
     Validation losses where every run has MIN_VALIDATIONS of them, else smoothed training losses.
     Raises ConfigError where no run has losses.

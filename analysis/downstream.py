@@ -83,7 +83,7 @@ class Table:
 
 
 def make_table(frame: pd.DataFrame) -> Table | None:
-    """The table of the runs of ``frame`` (of runs.comparable), None where none is scored."""
+    """The table of the runs of ``frame`` (of comparable_runs), None where none is scored."""
     rows = make_rows(frame)
     if not rows:
         return None
@@ -92,7 +92,7 @@ def make_table(frame: pd.DataFrame) -> Table | None:
 
 
 def make_rows(frame: pd.DataFrame) -> list[Row]:
-    """A row for each benchmark and optimizer that runs of ``frame`` (of runs.comparable) were scored on."""
+    """A row for each benchmark and optimizer that runs of ``frame`` (of comparable_runs) were scored on."""
     cells = zip(*(frame[name] for name in ("optimizer", "condition", "seed", "folder", "num_steps")), strict=True)
     scored = [
         (optimizer, (condition, seed), _scores(folder, int(num_steps)))

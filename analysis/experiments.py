@@ -19,8 +19,9 @@ import yaml
 
 from asyncpp.errors import require
 from asyncpp.records import CONFIG_FILE
+from comparable_runs import AXES, comparable, require_one_config
 from labels import CONDITIONS
-from runs import AXES, FailedRun, PassedOver, UnusableRun, comparable, read_config, read_runs, require_one_config
+from runs import FailedRun, PassedOver, UnusableRun, read_config, read_runs
 from scores import unreadable_scores
 from sweep_series import batch_tokens, momentum
 
@@ -33,7 +34,7 @@ class Experiment:
     """makes: what a reader gets from it, in words. run: the sweep that makes all of its runs.
 
     sweeps: whose runs are taken together; a sweep may put its runs into another one's folder. axes: what the runs may
-    differ in, as for runs.comparable. equal_tokens: whether all runs of a scale must have seen as many tokens, up to a
+    differ in, as for comparable_runs. equal_tokens: whether all runs of a scale must have seen as many tokens, up to a
     last batch. conditions: those that anything is made of. then: what has to be done with the runs before anything is
     made of them. x: of a frame of runs, the number that they are compared over, where that is less than a key says: at
     one number there is one configuration.
@@ -130,7 +131,7 @@ DEMO = "demo"
 
 @dataclass(frozen=True)
 class Experiments:
-    """frames: by experiment and scale (a model's name), as runs.comparable makes them. An experiment without runs has
+    """frames: by experiment and scale (a model's name), as comparable_runs makes them. An experiment without runs has
     no scales. models: every one that there are usable runs of. passed_over: folders that count nowhere, and why.
     failed: those of them that failed, by experiment."""
 

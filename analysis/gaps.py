@@ -73,7 +73,7 @@ def compare(losses: pd.DataFrame, smallest_gap: float = SMALLEST_GAP) -> Compari
 
 
 def compare_optimizers(frame: pd.DataFrame) -> dict[str, Comparison]:
-    """The comparison of every optimizer in a frame of runs.comparable."""
+    """The comparison of every optimizer in a frame of comparable_runs."""
     compared = frame[frame["condition"].isin(list(CONDITIONS))]
     return {
         str(optimizer): compare(runs.pivot(index="seed", columns="condition", values="val_loss"))

@@ -151,7 +151,7 @@ def _rows(frames: Mapping[str, pd.DataFrame]) -> tuple[list[Row], list[str]]:
 
 
 def setting_of(frame: pd.DataFrame) -> str:
-    """What the runs of one scale have in common: runs.comparable refuses any that differ in it."""
+    """What the runs of one scale have in common: comparable_runs refuses any that differ in it."""
     run = frame.iloc[0]
     return f"model={run['model']}, {run['num_steps']:,} steps, {run['tokens_seen']:,} tokens a run"
 

@@ -122,7 +122,7 @@ class TimeToLoss:
 
 
 def compare_times(frames: Iterable[pd.DataFrame], num_stages: int, num_micro_batches: int) -> TimeToLoss:
-    """A row for each scale (a frame of runs.comparable), optimizer and delayed condition that has a seed's curves.
+    """A row for each scale (a frame of comparable_runs), optimizer and delayed condition that has a seed's curves.
 
     num_stages, num_micro_batches: of the pipeline whose schedules are compared.
     Raises ConfigError for a shape that 2BW cannot have.

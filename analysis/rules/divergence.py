@@ -11,12 +11,13 @@ import pandas as pd
 
 from asyncpp.errors import ConfigError
 from asyncpp.records import CONFIG_FILE
+from comparable_runs import AXES, comparable
 from labels import CONDITIONS
-from runs import AXES, FailedRun, UnusableRun, comparable, read_config
+from runs import FailedRun, UnusableRun, read_config
 
 
 def with_diverged(frame: pd.DataFrame, failed: Iterable[FailedRun], axes: Sequence[str]) -> pd.DataFrame:
-    """``frame`` (of runs.comparable with ``axes``), and those of ``failed`` that diverged, with an infinite val_loss.
+    """``frame`` (of comparable_runs with ``axes``), and those of ``failed`` that diverged, with an infinite val_loss.
 
     Their other columns are the axes and what FailedRun says; the rest is NaN. A run that differs from the finished ones
     in more than the axes is no evidence, nor is one that was made again and finished.
@@ -40,7 +41,7 @@ def told_divergence(frame: pd.DataFrame) -> str:
 def _rows(run: FailedRun, frame: pd.DataFrame, axes: Sequence[str]) -> Sequence[dict[Hashable, Any]]:
     """The row of ``run``, or none where it cannot be compared with ``frame``.
 
-    runs.comparable has made the finished runs agree, so that one of each kind stands for all of them.
+    comparable_runs has made the finished runs agree, so that one of each kind stands for all of them.
     """
     try:
         config = read_config(run.folder / CONFIG_FILE)

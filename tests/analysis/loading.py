@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from comparable_runs import AXES, LoadedRuns, comparable
 from experiments import Experiments
-from runs import AXES, LoadedRuns, comparable, read_runs
+from runs import read_runs
 
 
 def load_runs(runs_dir: Path, axes: Sequence[str] = AXES) -> LoadedRuns:

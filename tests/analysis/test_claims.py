@@ -47,7 +47,7 @@ def run(*arguments: str) -> int:
 
 
 def frame(cells: list[dict[str, Any]], seeds: int = 3, noise: float = 0.002) -> pd.DataFrame:
-    """A frame as runs.comparable makes it: each cell with ``seeds`` seeds, whose losses differ by a little noise."""
+    """A frame as comparable_runs makes it: each cell with ``seeds`` seeds, whose losses differ by a little noise."""
     generator = np.random.default_rng(0)
     rows = []
     for cell in cells:

@@ -12,8 +12,8 @@ from planted import PlantRun
 import experiments
 from asyncpp.errors import ConfigError
 from claims import judge_claims
+from comparable_runs import AXES
 from experiments import EXPERIMENTS, Experiments, load_experiments
-from runs import AXES
 from tables import optimizer_tables
 
 

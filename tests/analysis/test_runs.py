@@ -13,9 +13,10 @@ from planted import PlantRun, plant_run
 
 from asyncpp.errors import ConfigError
 from claims import judge_claims
+from comparable_runs import AXES
 from documents import make_documents
 from experiments import load_experiments
-from runs import AXES, condition
+from runs import condition
 
 
 def reasons(runs_dir: Path) -> dict[str, str]:
