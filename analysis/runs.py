@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -210,7 +211,7 @@ def _read(run: Run) -> dict[str, Any]:
 
 def is_finite(value: Any) -> bool:
     """Whether it is a number, and a finite one."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _contradictions(summary: Mapping[str, Any], config: Mapping[str, str], folder: Path) -> Iterator[str]:

@@ -82,6 +82,7 @@ def test_a_summary_from_before_it_said_so_goes_by_the_delays_name(plant: PlantRu
         ({"val_loss": "4.4"}, "val_loss is 4.4, not a finite number"),
         ({"val_loss": True}, "val_loss is True, not a finite number"),
         ({"model": 3}, "foreign: model is 3, not a text"),
+        ({"tokens_seen": 10**400}, f"tokens_seen is {10**400}, not a finite number"),
         ({"val_loss": -3.0}, "val_loss is -3, not a loss in nats per token"),
         ({"val_loss": 1e308}, "val_loss is 1e+308, not a loss in nats per token"),
         ({"val_loss_z": "4.4"}, "val_loss_z is 4.4, not a finite number"),
