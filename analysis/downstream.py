@@ -173,7 +173,7 @@ def _lines(table: Table) -> Iterator[list[str]]:
 def _ours(row: Row) -> list[str]:
     scores = [estimate_text(score, 3) if score else MISSING for score in row.scores.values()]
     d = row.difference
-    change = f"{d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}]" if d else MISSING
+    change = f"{d.mean:+z.3f} [{d.low:+z.3f}, {d.high:+z.3f}]" if d else MISSING
     return [
         f"{optimizer_title(row.optimizer)} n={counts_text(row.num_seeds.values())}",
         f"{row.num_items:,}",
@@ -184,7 +184,7 @@ def _ours(row: Row) -> list[str]:
 
 def _theirs(numbers: Mapping[str, Any]) -> list[str]:
     scores = [f"{numbers[name]:.3f}" if name in numbers else MISSING for name in CONDITIONS]
-    return [f"paper [{numbers['mark']}]", MISSING, *scores, f"{numbers['async_ef'] - numbers['sync']:+.3f}"]
+    return [f"paper [{numbers['mark']}]", MISSING, *scores, f"{numbers['async_ef'] - numbers['sync']:+z.3f}"]
 
 
 def _paper(task: str) -> Mapping[str, Any]:
