@@ -172,6 +172,22 @@ def condition(staleness_updates: float, correction: str, varied_delay: str | Non
 
 def _read(run: Run) -> dict[str, Any]:
     """The row of one run. Raises UnusableRun."""
+    summary = _finished_summary(run)
+    _require_values(summary)
+    config = read_config(run.folder / CONFIG_FILE)
+    contradiction = next(_contradictions(summary, config, run.folder), None)
+    if contradiction is not None:
+        raise UnusableRun(f"contradiction: {contradiction}")
+    row = {key: summary.get(key) for key in (*TEXTS, *NUMBERS, *OPTIONAL_TEXTS, *OPTIONAL_NUMBERS)}
+    row["sweep_name"] = row["sweep_name"] or run.folder.parent.name
+    row["condition"] = _condition(summary, summary["staleness_updates"])
+    row["folder"] = run.folder
+    row["config"] = config
+    return row
+
+
+def _finished_summary(run: Run) -> dict[str, Any]:
+    """Raises UnusableRun where the run has not finished, or its summary is not one of ours."""
     summary = run.summary
     if summary is None:
         there = (run.folder / SUMMARY_FILE).exists()
@@ -183,6 +199,11 @@ def _read(run: Run) -> dict[str, Any]:
     missing = [key for key in (*TEXTS, *NUMBERS) if key not in summary]
     if missing:
         raise UnusableRun(f"foreign: {SUMMARY_FILE} has no {', '.join(missing)}")
+    return summary
+
+
+def _require_values(summary: Mapping[str, Any]) -> None:
+    """Raise UnusableRun where a value is not of its kind."""
     for key in (*TEXTS, *OPTIONAL_TEXTS):
         value = summary.get(key)
         if not isinstance(value, str) and (key in TEXTS or value is not None):
@@ -197,16 +218,6 @@ def _read(run: Run) -> dict[str, Any]:
     for key in ("val_loss", "val_loss_z"):
         if not 0.0 <= (summary.get(key) or 0.0) <= LARGEST_LOSS:
             raise UnusableRun(f"{key} is {summary[key]:g}, not a loss in nats per token")
-    config = read_config(run.folder / CONFIG_FILE)
-    contradiction = next(_contradictions(summary, config, run.folder), None)
-    if contradiction is not None:
-        raise UnusableRun(f"contradiction: {contradiction}")
-    row = {key: summary.get(key) for key in (*TEXTS, *NUMBERS, *OPTIONAL_TEXTS, *OPTIONAL_NUMBERS)}
-    row["sweep_name"] = row["sweep_name"] or run.folder.parent.name
-    row["condition"] = _condition(summary, summary["staleness_updates"])
-    row["folder"] = run.folder
-    row["config"] = config
-    return row
 
 
 def is_finite(value: Any) -> bool:
