@@ -49,7 +49,7 @@ lint: venv
 bench: venv
 	@for file in $(filter-out %/soak.py %/gpu_check.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-# The README's figure: what two ranks did, beside what their schedules would have them do. Wants an idle machine.
+# The figure of docs/schedules.md: what two ranks did, beside what their schedules would have them do. Wants an idle machine.
 timelines: venv
 	rm -rf runs/timelines
 	$(BIN)/python -m asyncpp.train -m pipeline=1f1b,2bw pipeline.num_stages=2 trainer.num_micro_batches=4 model.num_layers=5 \

@@ -17,7 +17,8 @@ from significance import Interval, bootstrap_share, p_value, t_interval
 
 PAPER_FILE = Path(__file__).with_name("paper.yaml")
 
-# A gap up to this, in nats per token, is noise whatever its spread: about what seeds do to a tiny model.
+# A gap up to this, in nats per token, is called noise whatever its spread. Our choice: as much as the synchronous
+# losses of the steadiest optimizers (Muon, NorMuon, SOAP) differ over seeds at tiny scale; those of others differ more.
 SMALLEST_GAP = 0.01
 # The same for printed losses: they carry three decimals, so that a difference of two of them is off by up to 0.001.
 PRINTED_GAP = 0.002

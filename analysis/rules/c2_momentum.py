@@ -65,8 +65,8 @@ RULE = Rule(
     f"the momenta. The claim holds where the gap falls by more than {SMALLEST_GAP:g} nats for every optimizer whose "
     "momentum was varied, and no step from one momentum to the next raises it by more than that, each by its interval. "
     "It does not hold where for one optimizer a step does raise it, or the gap surely falls by less: one that does not "
-    f"change is a counterexample, too. {SMALLEST_GAP:g} nats are about what seeds do to a tiny model; where every gap "
-    "is below that, nothing can fall. A better loss under delay alone counts for nothing, as the synchronous loss "
+    f"change is a counterexample, too. {SMALLEST_GAP:g} nats are our choice of what is noise; where every gap is below "
+    "that, nothing can fall. A better loss under delay alone counts for nothing, as the synchronous loss "
     "changes with momentum, too.",
     experiments=("momentum",),
     judge=judge_momentum,

@@ -7,13 +7,12 @@ import pandas as pd
 from scipy import stats
 
 import downstream
-from gaps import Estimate
+from gaps import SMALLEST_GAP, Estimate
 from labels import BENCHMARKS, optimizer_title
 from rules.verdicts import MIN_SEEDS, Rule, Statement, Verdict, column, losses_by_seed, names_of
 from significance import LEVEL, Interval
 
 MARGIN = 0.02  # of accuracy
-EQUAL_LOSS = 0.01  # nats per token, each way: about what seeds do to a tiny model
 
 
 def judge_downstream(frame: pd.DataFrame) -> list[Statement]:
@@ -41,8 +40,8 @@ def decide(row: downstream.Row, loss_difference: float) -> tuple[Verdict, str | 
     chance = BENCHMARKS[row.task].chance
     best = max(row.accuracies["sync"] or 0.0, row.accuracies["async_ef"] or 0.0)
     if not is_above(best, chance, row.num_items):
-        return Verdict.OPEN, f"both are at chance ({chance:g})"
-    if loss_difference > EQUAL_LOSS:
+        return Verdict.OPEN, f"neither is above chance ({chance:g})"
+    if loss_difference > SMALLEST_GAP:
         return Verdict.OPEN, f"losses of one seed differ by {loss_difference:.3f} nats"
     change = row.difference
     if change is None or change.num_seeds < MIN_SEEDS:
@@ -62,7 +61,7 @@ def is_above(accuracy: float, chance: float, num_items: int) -> bool:
 
 RULE = Rule(
     name="C5",
-    rule=f"Asked only of runs whose losses are within {EQUAL_LOSS:g} nats of each other in every seed, and whose "
+    rule=f"Asked only of runs whose losses are within {SMALLEST_GAP:g} nats of each other in every seed, and whose "
     "accuracy is above chance by its exact binomial interval. Equal means that the 95 % interval of the difference, "
     f"from a bootstrap paired by item, lies within {MARGIN:g}: the paper's own differences are smaller, but a "
     "benchmark of 2,000 items can't tell less. The claim holds where every benchmark is equal, and does not hold where "

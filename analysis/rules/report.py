@@ -64,9 +64,10 @@ def _preface(made_by: str) -> Iterator[str]:
     yield f"Made by `{made_by}`, never by hand. Paper: {paper()['source']}."
     yield (
         f"A verdict needs {MIN_SEEDS} seeds, paired, and a 95 % interval (Student's t) on one side of the threshold. "
-        "Thresholds come from the paper's numbers where it gives any, never from ours. p-values are two-sided, of the "
-        "effect being the threshold, by Student's t, too, and not corrected for the number of statements. An interval "
-        "of another kind says so beside it, and no verdict rests on it."
+        "Thresholds come from the paper's numbers where it gives any; C2's and C5's margins and C8's factor are our "
+        "choice, none is taken from our runs. p-values are two-sided, of the effect being the threshold, by Student's "
+        "t, too, and not corrected for the number of statements. An interval of another kind says so beside it: C3's "
+        "share decides nothing, C5 is judged by its bootstrap over items."
     )
     yield (
         "A run that diverged is in no mean, but counts as worse than any that did not: no statement holds against it, "

@@ -352,10 +352,15 @@ def scored(sync: float, ef: float, low: float, high: float, num_seeds: int = 3) 
         (scored(0.70, 0.705, -0.005, 0.015), 0.001, HOLDS, None),
         (scored(0.70, 0.65, -0.07, -0.03), 0.001, FAILS, None),
         (scored(0.70, 0.71, -0.015, 0.03), 0.001, OPEN, "the interval contains the threshold"),
-        (scored(0.51, 0.505, -0.01, 0.01), 0.001, OPEN, "both are at chance (0.5)"),
+        (scored(0.51, 0.505, -0.01, 0.01), 0.001, OPEN, "neither is above chance (0.5)"),
         (scored(0.70, 0.65, -0.07, -0.03), 0.3, OPEN, "losses of one seed differ by 0.300 nats"),
         (scored(0.70, 0.705, -0.005, 0.015, num_seeds=2), 0.001, OPEN, "2 of at least 3 seeds"),
-        (scored(0.522, 0.52, -0.01, 0.01), 0.001, OPEN, "both are at chance (0.5)"),  # 0.499 to 0.545 by 1,838 items
+        (
+            scored(0.522, 0.52, -0.01, 0.01),
+            0.001,
+            OPEN,
+            "neither is above chance (0.5)",
+        ),  # 0.499 to 0.545 by 1,838 items
         (scored(0.525, 0.52, -0.01, 0.01), 0.001, HOLDS, None),
     ],
 )
