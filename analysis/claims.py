@@ -29,7 +29,7 @@ from rules import (
     c7_batch_size,
     c8_moments,
 )
-from rules.report import summary, to_markdown
+from rules.markdown import summary, to_markdown
 from rules.verdicts import Claim
 
 RULES = (

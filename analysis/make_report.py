@@ -14,16 +14,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from all_tables import make_all_tables
 from asyncpp.arguments import run_command
 from asyncpp.records import write_atomically
 from claims import judge_claims
-from documents import make_documents
 from experiments import Missing, load_experiments
 from figures.rendering import Rendered, render_all
 from outputs import command_of, output_folder, report_passed_over
 from overhead import step_time_ratio
 from report import Text, render
-from rules.report import to_markdown
+from rules.markdown import to_markdown
 
 FILE_NAME = "report.html"
 
@@ -43,13 +43,13 @@ def main(options: ReportOptions) -> None:
     out = output_folder(options.out)
     command = command_of("make_report.py", options)
     texts = [Text("claims", "Claims", to_markdown(judge_claims(experiments), experiments, command))]
-    documents = make_documents(experiments, options.num_stages, options.num_micro_batches)
-    texts += [Text(document.file_name, document.title, document.texts[0]) for document in documents.tables]
+    tables = make_all_tables(experiments, options.num_stages, options.num_micro_batches)
+    texts += [Text(table.file_name, table.title, table.texts[0]) for table in tables.tables]
     rendered = list(render_all(experiments, ["svg"]))
     figures = [entry for entry in rendered if isinstance(entry, Rendered)]
     left_out = [entry for figure in figures for entry in figure.passed_over]
-    passed_over = experiments.passed_over + documents.passed_over + left_out
-    missing = documents.not_made + [entry for entry in rendered if isinstance(entry, Missing)]
+    passed_over = experiments.passed_over + tables.passed_over + left_out
+    missing = tables.not_made + [entry for entry in rendered if isinstance(entry, Missing)]
     page = render(experiments, texts, figures, missing, passed_over, command)
     write_atomically(out / FILE_NAME, page)
     report_passed_over(passed_over)

@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from all_tables import SUFFIXES, WrittenTable, make_all_tables
 from asyncpp.arguments import run_command
 from asyncpp.errors import require
 from asyncpp.records import write_atomically
-from documents import SUFFIXES, Document, make_documents
 from experiments import EXPERIMENTS, load_experiments
 from labels import LOSS_CURVES
 from outputs import not_counted, output_folder, report_passed_over
@@ -45,27 +45,26 @@ class TablesOptions:
 def main(options: TablesOptions) -> None:
     step_time_ratio(options.num_stages, options.num_micro_batches)  # refuses a bad shape before runs are read
     experiments = load_experiments(options.runs, options.scale)
-    made = make_documents(experiments, options.num_stages, options.num_micro_batches)
-    documents, passed_over = made.tables, experiments.passed_over + made.passed_over
+    made = make_all_tables(experiments, options.num_stages, options.num_micro_batches)
+    tables, passed_over = made.tables, experiments.passed_over + made.passed_over
     accepted = "expected runs with a delay of zero or one update and the correction none or ef, or scored runs"
     there = ", ".join(EXPERIMENTS[name].makes for name, frames in experiments.frames.items() if frames)
     found = f"found runs of {there}, for analysis/make_figures.py and analysis/claims.py"
-    require(bool(documents), "runs", options.runs, f"{accepted}, of a sweep that a table is made of; {found}")
-    files = write(documents, passed_over, output_folder(options.out))
+    require(bool(tables), "runs", options.runs, f"{accepted}, of a sweep that a table is made of; {found}")
+    files = write(tables, passed_over, output_folder(options.out))
     if options.json:
         values: dict[str, Any] = {
-            document.file_name: {"title": document.title, "rows": document.records, "missing": document.missing}
-            for document in documents
+            table.file_name: {"title": table.title, "rows": table.records, "missing": table.missing} for table in tables
         }
         values["passed_over"] = [entry.as_dict() for entry in passed_over]
         values |= {"not_made": [asdict(entry) for entry in made.not_made], "files": [str(file) for file in files]}
         print(json.dumps(values, indent=2, allow_nan=False))
         return
     report_passed_over(passed_over)
-    for document in documents:
-        print(document.printed)
+    for table in tables:
+        print(table.printed)
     suffixes = ",".join(suffix.removeprefix(".") for suffix in SUFFIXES)
-    names = ", ".join(f"{options.out / document.file_name}.{{{suffixes}}}" for document in documents)
+    names = ", ".join(f"{options.out / table.file_name}.{{{suffixes}}}" for table in tables)
     print("tables:", names)
     for entry in made.not_made:
         print(f"not made: {entry.title}: {entry.reason}; {entry.command}")
@@ -74,13 +73,13 @@ def main(options: TablesOptions) -> None:
     print("figure:", figure if figure.is_file() else command)
 
 
-def write(documents: list[Document], passed_over: list[PassedOver], out: Path) -> list[Path]:
+def write(tables: list[WrittenTable], passed_over: list[PassedOver], out: Path) -> list[Path]:
     """Write every table in every form below ``out``, as Markdown with what was passed over. Returns the paths."""
     files = []
     left_out = "".join(f"{line}\n" for line in wrapped(not_counted(passed_over)))
-    for document in documents:
-        for suffix, text in zip(SUFFIXES, document.texts, strict=True):
-            files.append(out / f"{document.file_name}{suffix}")
+    for table in tables:
+        for suffix, text in zip(SUFFIXES, table.texts, strict=True):
+            files.append(out / f"{table.file_name}{suffix}")
             write_atomically(files[-1], text + left_out if suffix == ".md" else text)
     return files
 

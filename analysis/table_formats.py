@@ -11,7 +11,7 @@ import pandas as pd
 
 from gaps import IN_NOISE, NO_GAP, SMALLEST_GAP, Comparison, Estimate, paper
 from labels import CONDITIONS, optimizer_title
-from tables import Row, Table
+from loss_tables import Row, Table
 
 WIDTH = 98  # of the text around a table
 SIGNIFICANT = 0.05

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "analysis"), str(ROOT)]
 
-from documents import make_document  # noqa: E402
+from all_tables import make_one_table  # noqa: E402
 from experiments import Experiments, Missing  # noqa: E402
 from figures.catalogue import draw  # noqa: E402
 from figures.style import in_style  # noqa: E402
@@ -45,8 +45,8 @@ def show_figure(experiments: Experiments, name: str) -> None:
 
 def show_table(experiments: Experiments, name: str) -> None:
     """The table whose files are called ``name``, at each scale that has runs of it."""
-    shown = make_document(experiments, name, NUM_STAGES, NUM_MICRO_BATCHES)
-    for document in shown:
-        display(Markdown(document.texts[0]))
+    shown = make_one_table(experiments, name, NUM_STAGES, NUM_MICRO_BATCHES)
+    for table in shown:
+        display(Markdown(table.texts[0]))
     if not shown:
         display(Markdown(f"Not here: no runs for {name}. `python analysis/make_tables.py` says what makes them."))

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-import downstream
+import downstream_table
 from gaps import SMALLEST_GAP, Estimate
 from labels import BENCHMARKS, optimizer_title
 from rules.verdicts import MIN_SEEDS, Rule, Statement, Verdict, column, losses_by_seed, names_of
@@ -19,7 +19,7 @@ def judge_downstream(frame: pd.DataFrame) -> list[Statement]:
     """The difference between EF and sync on every benchmark that both were scored on, by optimizer."""
     frame = frame[np.isfinite(frame["val_loss"])]  # a run that diverged has nothing to be scored
     statements = []
-    for row in downstream.make_rows(frame):
+    for row in downstream_table.make_rows(frame):
         if row.difference is None:
             continue
         own = frame[(frame["optimizer"] == row.optimizer) & frame["condition"].isin(["sync", "async_ef"])]
@@ -35,7 +35,7 @@ def judge_downstream(frame: pd.DataFrame) -> list[Statement]:
     return statements
 
 
-def decide(row: downstream.Row, loss_difference: float) -> tuple[Verdict, str | None]:
+def decide(row: downstream_table.Row, loss_difference: float) -> tuple[Verdict, str | None]:
     """The verdict on one benchmark, or why there is none. loss_difference: nats per token, the largest of any seed."""
     chance = BENCHMARKS[row.task].chance
     best = max(row.accuracies["sync"] or 0.0, row.accuracies["async_ef"] or 0.0)
@@ -68,5 +68,5 @@ RULE = Rule(
     "one differs by more.",
     experiments=("downstream", "moe", "optimizers"),
     judge=judge_downstream,
-    more=downstream.scoring_command,
+    more=downstream_table.scoring_command,
 )

@@ -28,7 +28,7 @@ from rules import (
     c7_batch_size,
     c8_moments,
 )
-from rules.report import statement_cells
+from rules.markdown import statement_cells
 from rules.verdicts import Statement, Verdict, judge, losses_by_seed, more_seeds, overall, verdict_of
 from significance import OVER_ITEMS, OVER_SEEDS, STUDENT, Difference, Interval
 from table_formats import MISSING
@@ -343,7 +343,7 @@ def scored(sync: float, ef: float, low: float, high: float, num_seeds: int = 3) 
     change = Difference(low, high, OVER_ITEMS, mean=ef - sync, num_seeds=num_seeds)
     scores = {"sync": Estimate(sync, None, num_seeds), "async_ef": Estimate(ef, None, num_seeds)}
     seeds = {name: set(range(num_seeds)) for name in scores}
-    return c5_downstream.downstream.Row("muon", "piqa", "acc", 1838, scores, change, seeds)
+    return c5_downstream.downstream_table.Row("muon", "piqa", "acc", 1838, scores, change, seeds)
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_c5(row: Any, loss_difference: float, verdict: Verdict, reason: str | No
 
 
 def test_c5_reads_scored_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(c5_downstream.downstream, "make_rows", lambda _: [scored(0.70, 0.705, -0.005, 0.015)])
+    monkeypatch.setattr(c5_downstream.downstream_table, "make_rows", lambda _: [scored(0.70, 0.705, -0.005, 0.015)])
     (statement,) = c5_downstream.judge_downstream(frame(conditions("muon", 0.06, 0.001)))
     assert statement.verdict is HOLDS
     assert statement.effect.interval == Interval(-0.005, 0.015, OVER_ITEMS)

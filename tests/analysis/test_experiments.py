@@ -14,7 +14,7 @@ from asyncpp.errors import ConfigError
 from claims import judge_claims
 from comparable_runs import AXES
 from experiments import EXPERIMENTS, Experiments, load_experiments
-from tables import optimizer_tables
+from loss_tables import optimizer_tables
 
 
 def test_only_the_sweep_that_table_4_scores_belongs_to_two_experiments() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from all_tables import SUFFIXES, make_all_tables
 from claims import judge_claims
-from documents import SUFFIXES, make_documents
 from experiments import Experiments, load_experiments
-from rules.report import summary
+from loss_tables import optimizer_tables
+from rules.markdown import summary
 from table_formats import markdown_table
-from tables import optimizer_tables
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results-tiny"
@@ -32,14 +32,14 @@ def rows_of(markdown: str) -> list[list[str]]:
 
 
 def test_every_table_that_is_kept_is_made_of_the_runs_that_are_kept(experiments: Experiments) -> None:
-    documents = make_documents(experiments, num_stages=4, num_micro_batches=4).tables
-    made = {f"{document.file_name}{suffix}" for document in documents for suffix in SUFFIXES}
+    tables = make_all_tables(experiments, num_stages=4, num_micro_batches=4).tables
+    made = {f"{table.file_name}{suffix}" for table in tables for suffix in SUFFIXES}
     assert made == {file.name for file in RESULTS.glob("ta*") if file.is_file()} | {
         file.name for file in RESULTS.glob("time_to_loss.*")
     }
-    for document in documents:
-        for suffix, text in zip(SUFFIXES, document.texts, strict=True):
-            assert (RESULTS / f"{document.file_name}{suffix}").read_text(encoding="utf-8") == text
+    for table in tables:
+        for suffix, text in zip(SUFFIXES, table.texts, strict=True):
+            assert (RESULTS / f"{table.file_name}{suffix}").read_text(encoding="utf-8") == text
 
 
 def test_the_verdicts_that_are_kept_and_those_of_the_readme_are_the_rules_own(experiments: Experiments) -> None:

@@ -11,10 +11,10 @@ import pytest
 from loading import load_runs
 from planted import PlantRun, plant_run
 
+from all_tables import make_all_tables
 from asyncpp.errors import ConfigError
 from claims import judge_claims
 from comparable_runs import AXES
-from documents import make_documents
 from experiments import load_experiments
 from runs import condition
 
@@ -381,7 +381,7 @@ def test_a_thousand_runs_become_tables_and_claims_in_ten_seconds(tmp_path: Path)
             plant_run(tmp_path, seed=seed, delay=delay, val_loss=loss + 0.025, metrics=rows, folder=f"{delay}-{seed}")
     start = time.process_time()  # other programs do not count
     experiments = load_experiments(tmp_path)
-    tables, *_, time_to_loss = make_documents(experiments, num_stages=4, num_micro_batches=4).tables
+    tables, *_, time_to_loss = make_all_tables(experiments, num_stages=4, num_micro_batches=4).tables
     assert tables.records[0]["gap_num_seeds"] == 500
     assert time_to_loss.records[0]["num_seeds"] == 500
     assert judge_claims(experiments)[0].statements

@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 from planted import DELAY_AND_CORRECTION, PlantRun
 
-import documents
+import all_tables
 import make_tables as command
 from asyncpp.arguments import run_command
 from experiments import load_experiments
 from labels import OPTIMIZERS
+from loss_tables import Table, mixture_tables, not_made, optimizer_tables
 from table_formats import MISSING, latex_cell, to_csv, to_latex, to_markdown
-from tables import Table, mixture_tables, not_made, optimizer_tables
 
 
 def run(*arguments: str) -> int:
@@ -329,9 +329,9 @@ def test_the_script_runs_as_a_newcomer_types_it() -> None:
 
 def test_one_table_is_made_without_the_others(planted_demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiments = load_experiments(planted_demo)
-    everything = {table.file_name: table for table in documents.make_documents(experiments, 4, 4).tables}
-    for other in ("time_to_loss", "downstream"):
-        monkeypatch.delattr(documents, other)
-    (table2,) = documents.make_document(experiments, "table2", 4, 4)
+    everything = {table.file_name: table for table in all_tables.make_all_tables(experiments, 4, 4).tables}
+    for other in ("time_to_loss", "downstream_table"):
+        monkeypatch.delattr(all_tables, other)
+    (table2,) = all_tables.make_one_table(experiments, "table2", 4, 4)
     assert table2 == everything["table2"]
-    assert documents.make_document(experiments, "table3", 4, 4) == []
+    assert all_tables.make_one_table(experiments, "table3", 4, 4) == []

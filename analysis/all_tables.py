@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import downstream
+import downstream_table
 import time_to_loss
 from experiments import Experiments, Missing
+from loss_tables import Table, mixture_tables, not_made, optimizer_tables
 from runs import PassedOver
 from table_formats import markdown_legend, markdown_missing, markdown_table, to_csv, to_latex, to_markdown
-from tables import Table, mixture_tables, not_made, optimizer_tables
 
 SUFFIXES = (".md", ".csv", ".tex")
 
 
 @dataclass(frozen=True)
-class Document:
+class WrittenTable:
     """One table in every form. printed: what a terminal shows of it. texts: the files' contents, in SUFFIXES' order.
 
     missing: what has no runs yet, with the command that makes it.
@@ -32,74 +32,74 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Documents:
+class AllTables:
     """tables: those of which there are runs, in the paper's order, and the time to a loss. not_made: the others.
 
     passed_over: runs that count elsewhere, but not in one of these.
     """
 
-    tables: list[Document]
+    tables: list[WrittenTable]
     passed_over: list[PassedOver]
     not_made: list[Missing]
 
 
-def make_documents(experiments: Experiments, num_stages: int, num_micro_batches: int) -> Documents:
+def make_all_tables(experiments: Experiments, num_stages: int, num_micro_batches: int) -> AllTables:
     """Every table.
 
     num_stages, num_micro_batches: of the pipeline whose schedules the time to a loss is compared for.
     """
-    tables: list[Document] = []
+    tables: list[WrittenTable] = []
     passed_over: list[PassedOver] = []
     for make in dict.fromkeys(MAKERS.values()):
         made, left_out = make(experiments, num_stages, num_micro_batches)
         tables += made
         passed_over += left_out
-    return Documents(tables, passed_over, not_made(experiments, (table.file_name for table in tables)))
+    return AllTables(tables, passed_over, not_made(experiments, (table.file_name for table in tables)))
 
 
-def make_document(experiments: Experiments, name: str, num_stages: int, num_micro_batches: int) -> list[Document]:
+def make_one_table(experiments: Experiments, name: str, num_stages: int, num_micro_batches: int) -> list[WrittenTable]:
     """The table whose files are called ``name``, at each scale that has one; of the others nothing is computed."""
     made, _ = MAKERS[name](experiments, num_stages, num_micro_batches)
     return [table for table in made if table.file_name.partition("-")[0] == name]
 
 
-Made = tuple[list[Document], list[PassedOver]]
+Made = tuple[list[WrittenTable], list[PassedOver]]
 
 
 def _optimizers(experiments: Experiments, *_: int) -> Made:
-    return _documents(optimizer_tables(experiments)), []
+    return _written(optimizer_tables(experiments)), []
 
 
 def _mixture(experiments: Experiments, *_: int) -> Made:
-    return _documents(mixture_tables(experiments)), []
+    return _written(mixture_tables(experiments)), []
 
 
-def _documents(tables: Iterable[Table]) -> list[Document]:
+def _written(tables: Iterable[Table]) -> list[WrittenTable]:
     """Of tables that are made of the same runs: the last one's legend serves all of them in a terminal."""
     tables = list(tables)
-    documents = []
+    written = []
     for table in tables:
         legend = f"\n{markdown_legend(table)}" if table is tables[-1] else ""
         printed = f"{markdown_table(table)}{legend}{markdown_missing(table)}"
         texts = (to_markdown(table), to_csv(table), to_latex(table))
-        documents.append(Document(table.file_name, table.title, table.records(), printed, texts, table.missing))
-    return documents
+        written.append(WrittenTable(table.file_name, table.title, table.records(), printed, texts, table.missing))
+    return written
 
 
 def _scored(experiments: Experiments, *_: int) -> Made:
     """Table 4, one for each scale that has scored runs; with several its file is named after the scale, too."""
-    tables: dict[str, downstream.Table] = {}
+    tables: dict[str, downstream_table.Table] = {}
     for name in ("downstream", "moe", "optimizers"):  # of a scale, Table 4's own runs before those of the other tables
         for model, frame in experiments.frames[name].items():
-            table = None if model in tables else downstream.make_table(frame)
+            table = None if model in tables else downstream_table.make_table(frame)
             if table:
                 tables[model] = table
-    documents = []
+    written = []
     for model, table in tables.items():
-        name = downstream.FILE_NAME if len(tables) == 1 else f"{downstream.FILE_NAME}-{model}"
-        texts = (downstream.to_markdown(table), downstream.to_csv(table), downstream.to_latex(table))
-        documents.append(Document(name, downstream.TITLE, table.records(), texts[0], texts, table.missing))
-    return documents, []
+        name = downstream_table.FILE_NAME if len(tables) == 1 else f"{downstream_table.FILE_NAME}-{model}"
+        texts = (downstream_table.to_markdown(table), downstream_table.to_csv(table), downstream_table.to_latex(table))
+        written.append(WrittenTable(name, downstream_table.TITLE, table.records(), texts[0], texts, table.missing))
+    return written, []
 
 
 def _times(experiments: Experiments, *shape: int) -> Made:
@@ -111,8 +111,8 @@ def _times(experiments: Experiments, *shape: int) -> Made:
     markdown = time_to_loss.to_markdown(rows, *shape)
     texts = (markdown, time_to_loss.to_csv(rows), time_to_loss.to_latex(rows, *shape))
     records = [row.record() for row in rows]
-    document = Document(time_to_loss.FILE_NAME, time_to_loss.TITLE, records, markdown, texts, [])
-    return [document], times.passed_over
+    written = WrittenTable(time_to_loss.FILE_NAME, time_to_loss.TITLE, records, markdown, texts, [])
+    return [written], times.passed_over
 
 
 # By the names of files.
@@ -120,6 +120,6 @@ MAKERS: dict[str, Callable[..., Made]] = {
     "table1": _optimizers,
     "table2": _optimizers,
     "table3": _mixture,
-    downstream.FILE_NAME: _scored,
+    downstream_table.FILE_NAME: _scored,
     time_to_loss.FILE_NAME: _times,
 }

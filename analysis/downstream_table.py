@@ -16,11 +16,11 @@ from asyncpp.errors import ConfigError
 from experiments import EXPERIMENTS, SCORE
 from gaps import Estimate, estimate, paper
 from labels import BENCHMARKS, CONDITIONS, in_order, optimizer_title
+from loss_tables import setting_of
 from runs import UnusableRun
 from scores import SETTINGS, marks_of, scores_of
 from significance import Difference, difference
 from table_formats import MISSING, aligned, booktabs, counts_text, estimate_text, wrapped
-from tables import setting_of
 
 FILE_NAME = "table4"
 TITLE = "Table 4. What the delay does downstream"

@@ -17,7 +17,7 @@ from planted import DELAY_AND_CORRECTION
 import make_tables
 from asyncpp.arguments import run_command
 from asyncpp.errors import ConfigError
-from downstream import make_rows, make_table, to_latex, to_markdown
+from downstream_table import make_rows, make_table, to_latex, to_markdown
 from eval import benchmarks
 from eval.results import packed_marks
 from labels import BENCHMARKS
