@@ -9,9 +9,9 @@ from typing import Any
 import downstream_table
 import time_to_loss
 from experiments import Experiments, Missing
+from loss_table_formats import markdown_legend, markdown_missing, markdown_table, to_csv, to_latex, to_markdown
 from loss_tables import Table, mixture_tables, not_made, optimizer_tables
 from runs import PassedOver
-from table_formats import markdown_legend, markdown_missing, markdown_table, to_csv, to_latex, to_markdown
 
 SUFFIXES = (".md", ".csv", ".tex")
 

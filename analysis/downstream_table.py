@@ -20,7 +20,7 @@ from loss_tables import setting_of
 from runs import UnusableRun
 from scores import SETTINGS, marks_of, scores_of
 from significance import Difference, difference
-from table_formats import MISSING, aligned, booktabs, counts_text, estimate_text, wrapped
+from table_text import MISSING, aligned, booktabs, counts_text, estimate_text, wrapped
 
 FILE_NAME = "table4"
 TITLE = "Table 4. What the delay does downstream"

@@ -1,5 +1,7 @@
-"""What Tables 1 to 3 hold: our comparisons beside the paper's, a row an optimizer and scale. table_formats.py prints
-them."""
+"""What Tables 1 to 3 hold: our comparisons beside the paper's, a row an optimizer and scale.
+
+loss_table_formats.py prints them.
+"""
 
 from __future__ import annotations
 

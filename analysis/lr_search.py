@@ -32,7 +32,7 @@ from gaps import SMALLEST_GAP
 from labels import in_order
 from outputs import output_folder, report_passed_over
 from runs import FailedRun, UnusableRun, read_config
-from table_formats import MISSING
+from table_text import MISSING
 
 CONF = Path(__file__).parents[1] / "conf"
 EXPERIMENT = "learning_rate"

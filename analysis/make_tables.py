@@ -29,7 +29,7 @@ from labels import LOSS_CURVES
 from outputs import not_counted, output_folder, report_passed_over
 from overhead import step_time_ratio
 from runs import PassedOver
-from table_formats import wrapped
+from table_text import wrapped
 
 
 @dataclass

@@ -16,7 +16,7 @@ from gaps import Estimate, tested
 from labels import CONDITIONS, in_order, optimizer_title
 from overhead import Overhead, step_time_ratio, token_overhead, validation_curve
 from runs import PassedOver
-from table_formats import MISSING, SIGNIFICANT, aligned, booktabs, estimate_text, wrapped
+from table_text import MISSING, SIGNIFICANT, aligned, booktabs, estimate_text, wrapped
 
 FILE_NAME = "time_to_loss"
 TITLE = "Time to loss. What asynchrony buys"

@@ -12,7 +12,7 @@ from outputs import not_counted
 from rules.verdicts import MIN_SEEDS, Claim, Statement, Verdict
 from runs import FailedRun
 from significance import STUDENT
-from table_formats import MISSING, aligned, wrapped
+from table_text import MISSING, aligned, wrapped
 
 TITLE = "Claims of the paper, and what our runs say"
 

@@ -31,7 +31,7 @@ from rules import (
 from rules.markdown import statement_cells
 from rules.verdicts import Statement, Verdict, judge, losses_by_seed, more_seeds, overall, verdict_of
 from significance import OVER_ITEMS, OVER_SEEDS, STUDENT, Difference, Interval
-from table_formats import MISSING
+from table_text import MISSING
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
 INFINITE = float("inf")  # the loss of a run that diverged

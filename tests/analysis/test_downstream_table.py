@@ -24,7 +24,7 @@ from labels import BENCHMARKS
 from runs import UnusableRun
 from scores import marks_of, scores_of
 from significance import difference
-from table_formats import MISSING
+from table_text import MISSING
 
 NUM_ITEMS = 200
 CONF = Path(__file__).parents[2] / "conf"

@@ -16,8 +16,9 @@ import make_tables as command
 from asyncpp.arguments import run_command
 from experiments import load_experiments
 from labels import OPTIMIZERS
+from loss_table_formats import to_csv, to_latex, to_markdown
 from loss_tables import Table, mixture_tables, not_made, optimizer_tables
-from table_formats import MISSING, latex_cell, to_csv, to_latex, to_markdown
+from table_text import MISSING, latex_cell
 
 
 def run(*arguments: str) -> int:

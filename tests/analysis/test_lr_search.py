@@ -11,7 +11,7 @@ from planted import PlantRun
 
 import lr_search as command
 from asyncpp.arguments import run_command
-from table_formats import MISSING
+from table_text import MISSING
 
 ROOT = Path(__file__).parents[2]
 FAILED = {"status": "failed", "error": "the gradients stay non-finite"}

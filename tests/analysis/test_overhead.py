@@ -18,7 +18,7 @@ from planted import PlantRun
 import time_to_loss
 from asyncpp.errors import ConfigError
 from overhead import step_time_ratio, token_overhead, tokens_to_reach, validation_curve
-from table_formats import MISSING
+from table_text import MISSING
 
 STEPS = np.arange(50, 401, 50)
 

@@ -22,7 +22,7 @@ from experiments import load_experiments
 from figures.catalogue import FAMILIES, THEORY
 from provenance import all_runs, sweeps, versions
 from report import anchor, html_of
-from table_formats import wrapped
+from table_text import wrapped
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 ADDRESSES = {"src", "href", "srcset", "poster", "data", "action", "xlink:href"}

@@ -12,9 +12,9 @@ import pytest
 from all_tables import SUFFIXES, make_all_tables
 from claims import judge_claims
 from experiments import Experiments, load_experiments
+from loss_table_formats import markdown_table
 from loss_tables import optimizer_tables
 from rules.markdown import summary
-from table_formats import markdown_table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results-tiny"

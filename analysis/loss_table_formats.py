@@ -1,10 +1,7 @@
-"""A table as Markdown that fits a terminal of 110 columns, as CSV, and as LaTeX (booktabs)."""
+"""Tables 1 to 3 as Markdown, as CSV, and as LaTeX (booktabs)."""
 
 from __future__ import annotations
 
-import re
-import textwrap
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,15 +9,8 @@ import pandas as pd
 from gaps import IN_NOISE, NO_GAP, SMALLEST_GAP, Comparison, Estimate, paper
 from labels import CONDITIONS, optimizer_title
 from loss_tables import Row, Table
+from table_text import MISSING, SIGNIFICANT, aligned, booktabs, counts_text, estimate_text, wrapped
 
-WIDTH = 98  # of the text around a table
-SIGNIFICANT = 0.05
-MISSING = "\N{EN DASH}"
-_NO_BREAK = "\N{NO-BREAK SPACE}"
-_LATEX = str.maketrans(
-    {character: f"\\{character}" for character in "&%_#"}
-    | {MISSING: "--", "±": r"$\pm$", ">": "$>$", "<": "$<$", "≈": r"$\approx$"}
-)
 TITLES = CONDITIONS | {"gap": "gap", "recovered_fraction": "recovered"}
 
 
@@ -126,13 +116,6 @@ def _cells(table: Table, comparison: Comparison | None, is_ours: bool) -> list[s
     return cells
 
 
-def estimate_text(estimate: Estimate, decimals: int) -> str:
-    """``0.744 ±0.011 *``: mean, spread, and a star where the p-value is below SIGNIFICANT."""
-    spread = "" if estimate.spread is None else f" ±{estimate.spread:.{decimals}f}"
-    is_significant = estimate.p_value is not None and estimate.p_value < SIGNIFICANT
-    return f"{estimate.mean:.{decimals}f}{spread}{' *' if is_significant else ''}"
-
-
 def _share(share: Estimate) -> str:
     interval = share.interval
     between = f" [{100 * interval.low:.0f}, {100 * interval.high:.0f}]" if interval else ""
@@ -143,53 +126,3 @@ def _seeds(table: Table, comparison: Comparison | None) -> str:
     if comparison is None:
         return "0"
     return counts_text(table.num_seeds(comparison, name) for name in table.conditions)
-
-
-def counts_text(num_seeds: Iterable[int]) -> str:
-    """``3``, or ``3/2/3`` where the conditions have different numbers of seeds."""
-    counts = [str(count) for count in num_seeds]
-    return counts[0] if len(set(counts)) == 1 else "/".join(counts)
-
-
-def wrapped(notes: Iterable[str]) -> list[str]:
-    """A Markdown list of notes, by lines. No line begins with a minus, which would be a list within the list."""
-    kept_together = [f"- {note}".replace(" - ", f"{_NO_BREAK}- ") for note in notes]
-    lines = [
-        line
-        for note in kept_together
-        for line in textwrap.wrap(note, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    ]
-    return [line.replace(_NO_BREAK, " ") for line in lines]
-
-
-def aligned(header: Sequence[str], lines: Sequence[Sequence[str]], num_left: int = 2) -> list[str]:
-    """A Markdown table whose source is aligned, too: the first ``num_left`` columns to the left, the rest right."""
-    widths = [max(2, *(len(line[column]) for line in (header, *lines))) for column in range(len(header))]
-
-    def join(cells: Sequence[str]) -> str:
-        left = [cell.ljust(width) for cell, width in zip(cells[:num_left], widths, strict=False)]
-        right = [cell.rjust(width) for cell, width in zip(cells[num_left:], widths[num_left:], strict=True)]
-        return f"| {' | '.join(left + right)} |"
-
-    left = [f":{'-' * (width - 1)}" for width in widths[:num_left]]
-    right = [f"{'-' * (width - 1)}:" for width in widths[num_left:]]
-    return [join(header), join(left + right), *(join(line) for line in lines)]
-
-
-def booktabs(comments: Sequence[str], header: Sequence[str], lines: Sequence[Sequence[str]], num_left: int = 2) -> str:
-    """A LaTeX tabular below ``comments``: the first ``num_left`` columns to the left, the rest right."""
-    tabular = [
-        *(f"% {comment}" for comment in comments),
-        rf"\begin{{tabular}}{{{'l' * num_left}{'r' * (len(header) - num_left)}}}",
-        r"\toprule",
-        " & ".join(latex_cell(cell) for cell in header) + r" \\",
-        r"\midrule",
-        *(" & ".join(latex_cell(cell) for cell in line) + r" \\" for line in lines),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join([*tabular, ""])
-
-
-def latex_cell(text: str) -> str:
-    return re.sub(r"(?<!\w)-(?=\d)", "$-$", text.translate(_LATEX))  # a hyphen before a number is a minus
