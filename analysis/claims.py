@@ -17,7 +17,8 @@ from pathlib import Path
 
 from asyncpp.arguments import run_command
 from asyncpp.records import write_atomically
-from experiments import Experiments, load_experiments
+from experiments import Experiments
+from load_experiments import load_experiments
 from outputs import command_of, output_folder, report_passed_over
 from rules import (
     c1_optimizer,

@@ -27,9 +27,10 @@ import provenance
 from asyncpp.arguments import run_command
 from asyncpp.errors import require
 from asyncpp.records import CONFIG_FILE, write_atomically
-from experiments import EXPERIMENTS, load_experiments
+from experiments import EXPERIMENTS
 from gaps import SMALLEST_GAP
 from labels import in_order
+from load_experiments import load_experiments
 from outputs import output_folder, report_passed_over
 from runs import FailedRun, UnusableRun, read_config
 from table_text import MISSING

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from asyncpp.arguments import run_command
 from asyncpp.records import write_atomically
-from experiments import Missing, load_experiments
+from experiments import Missing
 from figures.rendering import render_all
+from load_experiments import load_experiments
 from outputs import output_folder, report_passed_over
 
 FORMATS = ("png", "svg")

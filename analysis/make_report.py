@@ -18,8 +18,9 @@ from all_tables import make_all_tables
 from asyncpp.arguments import run_command
 from asyncpp.records import write_atomically
 from claims import judge_claims
-from experiments import Missing, load_experiments
+from experiments import Missing
 from figures.rendering import Rendered, render_all
+from load_experiments import load_experiments
 from outputs import command_of, output_folder, report_passed_over
 from overhead import step_time_ratio
 from report import Text, render

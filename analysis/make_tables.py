@@ -24,8 +24,9 @@ from all_tables import SUFFIXES, WrittenTable, make_all_tables
 from asyncpp.arguments import run_command
 from asyncpp.errors import require
 from asyncpp.records import write_atomically
-from experiments import EXPERIMENTS, load_experiments
+from experiments import EXPERIMENTS
 from labels import LOSS_CURVES
+from load_experiments import load_experiments
 from outputs import not_counted, output_folder, report_passed_over
 from overhead import step_time_ratio
 from runs import PassedOver

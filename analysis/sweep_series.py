@@ -1,8 +1,8 @@
 """Runs of a sweep over one number, as losses and gaps against it: what figures/against.py draws.
 
-Every function takes a frame of experiments.load_experiments, a row a run with a column for each axis of the experiment,
-and gives ``optimizer series x seed val_loss gap``. The gap is to the synchronous run of the same seed and optimizer,
-and of the same x where that changes a synchronous run, too. It is NaN for that run itself, and where there is none.
+Every function takes a frame of load_experiments, a row a run with a column for each axis of the experiment, and gives
+``optimizer series x seed val_loss gap``. The gap is to the synchronous run of the same seed and optimizer, and of the
+same x where that changes a synchronous run, too. It is NaN for that run itself, and where there is none.
 x is NaN for a run that does not depend on it.
 """
 

@@ -16,8 +16,8 @@ from worlds import GAPS, SHARE, plant_world
 import claims as command
 from asyncpp.arguments import run_command
 from asyncpp.errors import ConfigError
-from experiments import load_experiments
 from gaps import Estimate, paper
+from load_experiments import load_experiments
 from rules import (
     c1_optimizer,
     c2_momentum,

@@ -14,7 +14,7 @@ from asyncpp.trainer import loop
 from asyncpp.trainer.ending import TrainingFailed
 from asyncpp.trainer.sinks import NoSinks
 from claims import judge_claims
-from experiments import load_experiments
+from load_experiments import load_experiments
 from rules.markdown import statement_cells
 from rules.verdicts import Claim, Statement, Verdict
 from runs import FailedRun

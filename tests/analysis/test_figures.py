@@ -20,7 +20,7 @@ from planted_sweeps import LAYERS, plant_all, plant_depth, plant_moe, plant_opti
 import make_figures as command
 import make_tables
 from asyncpp.arguments import run_command
-from experiments import EXPERIMENTS, Missing, load_experiments
+from experiments import EXPERIMENTS, Missing
 from figures import rendering
 from figures.against import Series, draw_against
 from figures.axes import linear_axis, log_axis, momentum_axis
@@ -32,6 +32,7 @@ from figures.stability import draw_stability
 from figures.style import condition_looks, in_style, series_looks
 from figures.timelines import SCHEDULES, draw_timelines
 from labels import CONDITIONS, OPTIMIZERS
+from load_experiments import load_experiments
 from quadratic import Method, largest_stable_step
 from sweep_series import over_nothing
 

@@ -14,8 +14,8 @@ from planted import DELAY_AND_CORRECTION, PlantRun
 import all_tables
 import make_tables as command
 from asyncpp.arguments import run_command
-from experiments import load_experiments
 from labels import OPTIMIZERS
+from load_experiments import load_experiments
 from loss_table_formats import to_csv, to_latex, to_markdown
 from loss_tables import Table, mixture_tables, not_made, optimizer_tables
 from table_text import MISSING, latex_cell

@@ -18,8 +18,8 @@ from planted_sweeps import plant_all
 import make_report as command
 from asyncpp.arguments import run_command
 from asyncpp.records import commit
-from experiments import load_experiments
 from figures.catalogue import FAMILIES, THEORY
+from load_experiments import load_experiments
 from provenance import all_runs, sweeps, versions
 from report import anchor, html_of
 from table_text import wrapped

@@ -11,7 +11,8 @@ import pytest
 
 from all_tables import SUFFIXES, make_all_tables
 from claims import judge_claims
-from experiments import Experiments, load_experiments
+from experiments import Experiments
+from load_experiments import load_experiments
 from loss_table_formats import markdown_table
 from loss_tables import optimizer_tables
 from rules.markdown import summary

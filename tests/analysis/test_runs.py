@@ -15,7 +15,7 @@ from all_tables import make_all_tables
 from asyncpp.errors import ConfigError
 from claims import judge_claims
 from comparable_runs import AXES
-from experiments import load_experiments
+from load_experiments import load_experiments
 from runs import condition
 
 

@@ -20,7 +20,7 @@ from planted_sweeps import (
 )
 
 from asyncpp.errors import ConfigError
-from experiments import load_experiments
+from load_experiments import load_experiments
 from sweep_series import (
     COLUMNS,
     over_batch_size,
