@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from asyncpp.errors import ConfigError
-from experiments import EXPERIMENTS, SCORE
+from experiments import EXPERIMENTS, SCORE, sweep_command
 from gaps import Estimate, estimate, paper
 from labels import BENCHMARKS, CONDITIONS, in_order, optimizer_title
 from loss_tables import setting_of
@@ -215,6 +215,5 @@ def scoring_command(frame: pd.DataFrame) -> str:
     sweep, model = str(frame["sweep_name"].iloc[0]), str(frame["model"].iloc[0])
     seeds = sorted({int(seed) for seed in frame["seed"]})
     own = [experiment for experiment in EXPERIMENTS.values() if sweep in experiment.sweeps and not experiment.then]
-    listed = ",".join(str(seed) for seed in seeds)
-    train = own[0].command(model, seeds) if own else f"python -m asyncpp.sweep run {sweep} seeds=[{listed}]"
+    train = own[0].command(model, seeds) if own else sweep_command(sweep, seeds=seeds)
     return f"{train} && {SCORE.format(folder=sweep)}"

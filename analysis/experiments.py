@@ -50,10 +50,15 @@ class Experiment:
         if not fitting:
             return f"# no sweep of this size: {self.run} has {', '.join(scales)}, not {model}"
         is_first = fitting[0] == next(iter(scales))
-        options = [] if is_first else [f"scale={fitting[0]}"]
-        options += [f"seeds=[{','.join(str(seed) for seed in seeds)}]"] if seeds else []
-        sweep = " ".join(["python -m asyncpp.sweep run", self.run, *options])
-        return f"{sweep} && {self.then}" if self.then else sweep
+        train = sweep_command(self.run, None if is_first else fitting[0], seeds)
+        return f"{train} && {self.then}" if self.then else train
+
+
+def sweep_command(sweep: str, scale: str | None = None, seeds: Sequence[int] | None = None) -> str:
+    """What makes the runs of a sweep, also of one that is in no experiment. None: its first scale, its own seeds."""
+    options = [f"scale={scale}"] if scale else []
+    options += [f"seeds=[{','.join(str(seed) for seed in seeds)}]"] if seeds else []
+    return " ".join(["python -m asyncpp.sweep run", sweep, *options])
 
 
 # Scores the runs of a sweep's folder on Table 4's benchmarks.

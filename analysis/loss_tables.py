@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import EXPERIMENTS, Experiments, Missing
+from experiments import EXPERIMENTS, Experiments, Missing, sweep_command
 from gaps import Comparison, Estimate, compare_optimizers, paper, paper_comparison, paper_moe_comparison
 from labels import CONDITIONS, OPTIMIZERS, in_order, optimizer_title
 
@@ -174,8 +174,8 @@ def _incomplete(experiments: Experiments, name: str, conditions: tuple[str, ...]
                 short.append(f"{_cell(optimizer, condition)} ({_seeds(absent)})")
         if short:
             sweep = str(frame["sweep_name"].iloc[0])
-            named = f"python -m asyncpp.sweep run {sweep} seeds=[{','.join(str(seed) for seed in sorted(seeds))}]"
-            command = experiment.command(model, sorted(seeds)) if sweep in experiment.sweeps else named
+            every, is_own = sorted(seeds), sweep in experiment.sweeps
+            command = experiment.command(model, every) if is_own else sweep_command(sweep, seeds=every)
             missing.append(f"No runs yet: {', '.join(short)}: {command}")
         missing += [
             f"In no mean, as it failed: {_cell(run.optimizer, run.condition)} ({_seeds([run.seed])}): {run.reason}"

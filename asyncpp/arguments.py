@@ -25,6 +25,11 @@ Options = TypeVar("Options")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)  # which ask a command to stop
 
 
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    """Whether the command prints its usage, and does nothing else."""
+    return not {"-h", "--help"}.isdisjoint(arguments)
+
+
 def exit_code_of(command: Callable[[], int]) -> int:
     """Run ``command``; what a user got wrong becomes one line on standard error and EXIT_BAD_INPUT."""
     try:
@@ -42,7 +47,7 @@ def run_command(
     ``command`` returns one, too, or None for EXIT_DONE. A file that cannot be written or read is bad input; a disk that
     is full, or whatever else the system refuses, is EXIT_FAILED, and Ctrl-C EXIT_INTERRUPTED, without a traceback.
     """
-    if {"-h", "--help"} & set(arguments):
+    if asks_for_help(arguments):
         print(usage.strip())
         return EXIT_DONE
     try:

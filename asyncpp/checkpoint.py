@@ -21,7 +21,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from asyncpp.arguments import exit_code_of, parse_arguments
+from asyncpp.arguments import asks_for_help, exit_code_of, parse_arguments
 from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, ConfigError, check_count, check_option, require
 from asyncpp.records import config_hash
 from asyncpp.trainer.checkpoint.names import CHECKPOINTS_FOLDER, step_folders, step_of
@@ -40,7 +40,7 @@ class ConvertOptions:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code."""
-    if not arguments or {"-h", "--help"} & set(arguments):
+    if not arguments or asks_for_help(arguments):
         print((__doc__ or "").strip())
         return EXIT_DONE if arguments else EXIT_BAD_INPUT
 

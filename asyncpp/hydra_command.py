@@ -35,7 +35,7 @@ def run_hydra_command(
     usage: str, overrides: Sequence[str], config_name: str, command: Callable[[DictConfig], int]
 ) -> int:
     """Run ``command`` with what ``overrides`` make of a file of conf/, or print ``usage``. Returns an exit code."""
-    if {"-h", "--help"} & set(overrides):
+    if arguments.asks_for_help(overrides):
         print(usage.strip())
         return EXIT_DONE
     return hydra_exit_code_of(lambda: command(compose_overrides(overrides, config_name)), overrides)

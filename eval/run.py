@@ -27,7 +27,7 @@ from omegaconf import DictConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file finds its neighbours no other way
 
-from asyncpp.arguments import stop_on_signals
+from asyncpp.arguments import asks_for_help, stop_on_signals
 from asyncpp.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, require
 from asyncpp.export import located
 from asyncpp.hydra_command import CONF, hydra_exit_code_of
@@ -46,7 +46,7 @@ MOST_TOLD = 5  # folders that are refused for one reason
 
 
 def main() -> int:
-    if {"-h", "--help"} & set(sys.argv[1:]):
+    if asks_for_help(sys.argv[1:]):
         print((__doc__ or "").strip())
         return EXIT_DONE
     stop_on_signals()

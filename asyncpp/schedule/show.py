@@ -27,7 +27,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from asyncpp.arguments import parse_arguments
+from asyncpp.arguments import asks_for_help, parse_arguments
 from asyncpp.errors import EXIT_BAD_INPUT, EXIT_DONE, ConfigError, check_count, require
 from asyncpp.schedule.builders import build
 from asyncpp.schedule.report import COLUMNS, report, row
@@ -84,7 +84,7 @@ class CompareOptions(_Options):
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code: EXIT_BAD_INPUT with one line, or a grid, on standard error."""
     commands = {"show": _show, "compare": _compare}
-    if not arguments or {"-h", "--help"} & set(arguments):
+    if not arguments or asks_for_help(arguments):
         print(__doc__)
         return EXIT_DONE
     try:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from asyncpp.arguments import stop_on_signals
+from asyncpp.arguments import asks_for_help, stop_on_signals
 from asyncpp.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, require
 from asyncpp.hydra_command import hydra_exit_code_of
 from asyncpp.launcher.slurm_commands import SlurmFailed
@@ -44,7 +44,7 @@ LIST = "list"  # of all sweeps
 def main() -> int:
     stop_on_signals()
     arguments = sys.argv[1:]
-    if not arguments or {"-h", "--help"} & set(arguments):
+    if not arguments or asks_for_help(arguments):
         print((__doc__ or "").strip())
         return EXIT_DONE
 

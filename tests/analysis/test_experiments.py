@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import experiments
 from comparable_runs import AXES
-from experiments import EXPERIMENTS
+from experiments import EXPERIMENTS, Experiments
 
 
 def test_only_the_sweep_that_table_4_scores_belongs_to_two_experiments() -> None:
@@ -32,3 +34,16 @@ def test_a_size_that_a_sweep_does_not_have_is_never_another_one() -> None:
     moments = EXPERIMENTS["moments"]
     assert moments.command("1b", [0]) == "# no sweep of this size: moments has tiny, 135m, 360m, not 1b"
     assert moments.command("135m_moe") == "python -m asyncpp.sweep run moments scale=135m"
+
+
+@pytest.mark.parametrize(
+    ("models", "command"),
+    [
+        (["135m"], "python -m asyncpp.sweep run table3_moe scale=135m"),
+        (["135m_moe", "135m"], "python -m asyncpp.sweep run table3_moe scale=135m"),
+        (["360m", "tiny_moe"], "python -m asyncpp.sweep run table3_moe"),
+        (["1b"], "# no sweep of this size: table3_moe has tiny, 135m, 360m, 2b, 10b, not 1b"),
+    ],
+)
+def test_what_has_no_runs_is_made_at_the_size_of_those_that_there_are(models: list[str], command: str) -> None:
+    assert Experiments({}, models, [], {}).command("moe") == command

@@ -10,7 +10,6 @@ from planted import PlantRun
 
 from asyncpp.errors import ConfigError
 from claims import judge_claims
-from experiments import Experiments
 from load_experiments import load_experiments
 from loss_tables import optimizer_tables
 
@@ -205,16 +204,3 @@ def test_an_experiment_of_which_nothing_counts_has_no_frame(plant: PlantRun) -> 
     loaded = load_experiments(root)
     assert loaded.frames["probes"] == {}
     assert {entry.folder.name for entry in loaded.passed_over} == {"a", "b"}
-
-
-@pytest.mark.parametrize(
-    ("models", "command"),
-    [
-        (["135m"], "python -m asyncpp.sweep run table3_moe scale=135m"),
-        (["135m_moe", "135m"], "python -m asyncpp.sweep run table3_moe scale=135m"),
-        (["360m", "tiny_moe"], "python -m asyncpp.sweep run table3_moe"),
-        (["1b"], "# no sweep of this size: table3_moe has tiny, 135m, 360m, 2b, 10b, not 1b"),
-    ],
-)
-def test_what_has_no_runs_is_made_at_the_size_of_those_that_there_are(models: list[str], command: str) -> None:
-    assert Experiments({}, models, [], {}).command("moe") == command
