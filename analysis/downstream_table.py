@@ -20,7 +20,7 @@ from loss_tables import setting_of
 from runs import UnusableRun
 from scores import SETTINGS, marks_of, scores_of
 from significance import Difference, difference
-from table_text import MISSING, aligned, booktabs, counts_text, estimate_text, wrapped
+from table_text import MISSING, aligned, booktabs, counts_text, csv_text, estimate_text, wrapped
 
 FILE_NAME = "table4"
 TITLE = "Table 4. What the delay does downstream"
@@ -137,7 +137,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    return pd.DataFrame(table.records()).to_csv(index=False, float_format="%.6g")
+    return csv_text(pd.DataFrame(table.records()))
 
 
 def to_latex(table: Table) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 from gaps import IN_NOISE, NO_GAP, SMALLEST_GAP, Comparison, Estimate, paper
 from labels import CONDITIONS, optimizer_title
 from loss_tables import Row, Table
-from table_text import MISSING, SIGNIFICANT, aligned, booktabs, counts_text, estimate_text, wrapped
+from table_text import MISSING, SIGNIFICANT, aligned, booktabs, counts_text, csv_text, estimate_text, wrapped
 
 TITLES = CONDITIONS | {"gap": "gap", "recovered_fraction": "recovered"}
 
@@ -37,7 +37,7 @@ def markdown_missing(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """One line an optimizer and scale; empty where there is no value. Losses in nats per token, shares as fractions."""
-    return pd.DataFrame(table.records()).to_csv(index=False, float_format="%.6g")
+    return csv_text(pd.DataFrame(table.records()))
 
 
 def to_latex(table: Table) -> str:

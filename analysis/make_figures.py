@@ -4,7 +4,9 @@
 
 runs: a folder that holds run folders, at any depth: of one sweep, or of all (runs=runs). It takes one run that counts,
 also for the timelines and the theory, which are made of none.
-out: where each figure goes, as PNG and as SVG. scale: the name of a model; null takes all that there are.
+out: where each figure goes, as PNG and as SVG, and what it draws of runs as CSV, a row a run: losses and gaps in nats
+per token, a row a step for the loss over steps and a row a measurement for the probes.
+scale: the name of a model; null takes all that there are.
 json=true prints one JSON document: figures with their files, and what is missing with the command that makes it.
 Exit codes: 0 done, 1 failed while running, 2 bad input, 75 interrupted (run again).
 """
@@ -42,9 +44,10 @@ def main(options: FiguresOptions) -> None:
         if isinstance(entry, Missing):
             missing.append(entry)
             continue
-        files = {out / f"{entry.name}.{format_}": image for format_, image in entry.images.items()}
-        for file, image in files.items():
-            write_atomically(file, image)
+        contents = entry.images | ({} if entry.csv is None else {"csv": entry.csv})
+        files = {out / f"{entry.name}.{format_}": content for format_, content in contents.items()}
+        for file, content in files.items():
+            write_atomically(file, content)
         written = [str(file) for file in files]
         figures.append({"name": entry.name, "title": entry.title, "caption": entry.caption, "files": written})
         passed_over += entry.passed_over

@@ -1,10 +1,12 @@
-"""What every table is written with: cells, Markdown that fits a terminal of 110 columns, and LaTeX (booktabs)."""
+"""What every table is written with: cells, Markdown that fits a terminal of 110 columns, CSV, LaTeX (booktabs)."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
+
+import pandas as pd
 
 from gaps import Estimate
 
@@ -54,6 +56,11 @@ def aligned(header: Sequence[str], lines: Sequence[Sequence[str]], num_left: int
     left = [f":{'-' * (width - 1)}" for width in widths[:num_left]]
     right = [f"{'-' * (width - 1)}:" for width in widths[num_left:]]
     return [join(header), join(left + right), *(join(line) for line in lines)]
+
+
+def csv_text(rows: pd.DataFrame) -> str:
+    """Six significant digits; empty where there is no value."""
+    return rows.to_csv(index=False, float_format="%.6g")
 
 
 def booktabs(comments: Sequence[str], header: Sequence[str], lines: Sequence[Sequence[str]], num_left: int = 2) -> str:

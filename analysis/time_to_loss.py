@@ -16,7 +16,7 @@ from gaps import Estimate, tested
 from labels import CONDITIONS, in_order, optimizer_title
 from overhead import Overhead, step_time_ratio, token_overhead, validation_curve
 from runs import PassedOver
-from table_text import MISSING, SIGNIFICANT, aligned, booktabs, estimate_text, wrapped
+from table_text import MISSING, SIGNIFICANT, aligned, booktabs, csv_text, estimate_text, wrapped
 
 FILE_NAME = "time_to_loss"
 TITLE = "Time to loss. What asynchrony buys"
@@ -173,7 +173,7 @@ def to_markdown(rows: list[Row], num_stages: int, num_micro_batches: int) -> str
 
 
 def to_csv(rows: list[Row]) -> str:
-    return pd.DataFrame([row.record() for row in rows]).to_csv(index=False, float_format="%.6g")
+    return csv_text(pd.DataFrame([row.record() for row in rows]))
 
 
 def to_latex(rows: list[Row], num_stages: int, num_micro_batches: int) -> str:

@@ -31,9 +31,11 @@ from runs import PassedOver
 
 @dataclass(frozen=True)
 class Drawing:
-    """seeds: a sentence for the caption, how many are behind a point. passed_over: runs that it leaves out, and why."""
+    """frame: what it draws, a row a run, or several of a run that has several values. seeds: a sentence for the
+    caption, how many are behind a point. passed_over: runs that it leaves out, and why."""
 
     figure: Figure
+    frame: pd.DataFrame
     seeds: str
     passed_over: list[PassedOver] = field(default_factory=list)
 
@@ -65,12 +67,13 @@ class Theory:
 
 @dataclass(frozen=True)
 class Drawn:
-    """passed_over: runs that the figure leaves out, and why."""
+    """frame: of Drawing; None of a figure that needs no runs. passed_over: runs that it leaves out, and why."""
 
     name: str
     title: str
     caption: str
     figure: Figure
+    frame: pd.DataFrame | None
     passed_over: list[PassedOver]
 
 
@@ -78,7 +81,7 @@ def _loss_curves(frame: pd.DataFrame) -> Drawing:
     curves = loss_curves(frame)
     drawn = curves.frame.dropna(subset=["loss"])
     seeds = seeds_sentence(drawn, ["optimizer", "condition", "step"], spread="bands")
-    return Drawing(draw_loss_curves(curves), seeds, curves.passed_over)
+    return Drawing(draw_loss_curves(curves), curves.frame, seeds, curves.passed_over)
 
 
 def _optimizer_gap(frame: pd.DataFrame) -> Drawing:
@@ -86,14 +89,15 @@ def _optimizer_gap(frame: pd.DataFrame) -> Drawing:
     drawn = rows.dropna(subset=["gap"])
     accepted = "expected delayed runs and the synchronous ones of their seeds"
     require(not drawn.empty, "runs", frame["folder"].iloc[0], accepted)
-    return Drawing(draw_optimizer_gap(rows), seeds_sentence(drawn, ["optimizer", "series"], spread="bars"))
+    seeds = seeds_sentence(drawn, ["optimizer", "series"], spread="bars")
+    return Drawing(draw_optimizer_gap(rows), rows.drop(columns="x"), seeds)
 
 
 def _staleness_probes(frame: pd.DataFrame) -> Drawing:
     probed = staleness_probes(frame)
     drawn = probed.frame.dropna(subset=["value"])
     seeds = seeds_sentence(drawn, ["optimizer", "condition", "quantity", "step"])
-    return Drawing(draw_staleness_probes(probed.frame), seeds, probed.passed_over)
+    return Drawing(draw_staleness_probes(probed.frame), probed.frame, seeds, probed.passed_over)
 
 
 def _against(
@@ -105,7 +109,8 @@ def _against(
         require(not series.frame.empty, "runs", frame["folder"].iloc[0], accepted)
         point = ["optimizer", "series", "x"]
         drawn = series.frame.melt([*point, "seed"], list(LABELS), "quantity").dropna(subset=["value"])
-        return Drawing(draw_against(series), seeds_sentence(drawn, [*point, "quantity"], spread="bars"))
+        seeds = seeds_sentence(drawn, [*point, "quantity"], spread="bars")
+        return Drawing(draw_against(series), series.frame, seeds)
 
     return drawing
 
@@ -205,7 +210,7 @@ def draw(experiments: Experiments, name: str) -> Iterator[Drawn | Missing]:
     """The figure called ``name`` at each scale that has its runs, or what makes them."""
     entry = {entry.name: entry for entry in (*FAMILIES, *THEORY)}[name]
     if isinstance(entry, Theory):
-        yield Drawn(name, entry.title, entry.caption, entry.draw(), [])
+        yield Drawn(name, entry.title, entry.caption, entry.draw(), None, [])
         return
     frames = experiments.frames[entry.experiment]
     if not frames:
@@ -218,4 +223,4 @@ def draw(experiments: Experiments, name: str) -> Iterator[Drawn | Missing]:
             yield Missing(name + suffix, title, error.accepted, EXPERIMENTS[entry.experiment].command(model))
             continue
         caption = f"{entry.caption} {drawing.seeds}"
-        yield Drawn(name + suffix, title, caption, drawing.figure, drawing.passed_over)
+        yield Drawn(name + suffix, title, caption, drawing.figure, drawing.frame, drawing.passed_over)

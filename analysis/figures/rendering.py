@@ -18,16 +18,19 @@ from experiments import Experiments, Missing
 from figures.catalogue import FAMILIES, THEORY, draw
 from figures.style import in_style
 from runs import PassedOver
+from table_text import csv_text
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """images: by format. width_in: of the figure. passed_over: runs that it leaves out, and why."""
+    """images: by format. csv: what it draws; None of a figure that needs no runs. width_in: of the figure.
+    passed_over: runs that it leaves out, and why."""
 
     name: str
     title: str
     caption: str
     images: dict[str, bytes]
+    csv: str | None
     width_in: float
     passed_over: list[PassedOver]
 
@@ -96,6 +99,7 @@ def _render_one(name: str) -> list[Rendered | Missing]:
             title=entry.title,
             caption=entry.caption,
             images=render(entry.figure, formats),
+            csv=None if entry.frame is None else csv_text(entry.frame),
             width_in=entry.figure.get_figwidth(),
             passed_over=entry.passed_over,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from labels import CONDITIONS, OPTIMIZERS
 from load_experiments import load_experiments
 from quadratic import Method, largest_stable_step
 from sweep_series import over_nothing
+from table_text import csv_text
 
 
 @pytest.fixture(scope="module")
@@ -291,11 +293,25 @@ def test_the_command_draws_what_there_is_and_says_what_makes_the_rest(
     captions = {figure["name"]: figure["caption"] for figure in document["figures"]}
     assert captions["loss_curves"].endswith("n = 2 seeds; bands are one sample standard deviation each way.")
     assert all("n = 2 seeds; bars are" in captions[name] for name in ("optimizer_gap", "depth"))
-    assert all(Path(file).stat().st_size > 10_000 for figure in document["figures"] for file in figure["files"])
+    files = [Path(file) for figure in document["figures"] for file in figure["files"]]
+    assert all(file.stat().st_size > 10_000 for file in files if file.suffix != ".csv")
+    assert [file.stem for file in files if file.suffix == ".csv"] == ["loss_curves", "optimizer_gap", "depth"]
     missing = {entry["name"]: entry["command"] for entry in document["missing"]}
     assert set(missing) == {family.name for family in FAMILIES} - set(names)
     assert missing["momentum"] == "python -m asyncpp.sweep run figure4_momentum"
     assert document["passed_over"] == []
+
+
+@pytest.mark.parametrize("name", [family.name for family in FAMILIES])
+def test_the_values_of_a_figure_are_a_row_a_run_or_a_point_of_one(planted_runs: Path, name: str) -> None:
+    (one,) = draw(load_experiments(planted_runs), name)
+    assert isinstance(one, Drawn) and one.frame is not None
+    values = pd.read_csv(StringIO(csv_text(one.frame)))
+    pd.testing.assert_frame_equal(values, one.frame, check_dtype=False, rtol=1e-5)
+    assert {"optimizer", "seed"} <= set(values.columns)
+    assert not values.duplicated(
+        [column for column in values if column not in ("loss", "val_loss", "gap", "value")]
+    ).any()
 
 
 def test_scales_have_figures_of_their_own(tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ import pytest
 from all_tables import SUFFIXES, make_all_tables
 from claims import judge_claims
 from experiments import Experiments
+from figures.catalogue import FAMILIES, Drawn, draw
 from load_experiments import load_experiments
 from loss_table_formats import markdown_table
 from loss_tables import optimizer_tables
 from rules.markdown import summary
+from table_text import csv_text
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results-tiny"
@@ -41,6 +43,15 @@ def test_every_table_that_is_kept_is_made_of_the_runs_that_are_kept(experiments:
     for table in tables:
         for suffix, text in zip(SUFFIXES, table.texts, strict=True):
             assert (RESULTS / f"{table.file_name}{suffix}").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("name", [family.name for family in FAMILIES])
+def test_the_values_of_every_figure_that_are_kept_are_those_of_the_runs_that_are_kept(
+    experiments: Experiments, name: str
+) -> None:
+    (one,) = draw(experiments, name)
+    assert isinstance(one, Drawn) and one.frame is not None
+    assert (RESULTS / f"{name}.csv").read_text(encoding="utf-8") == csv_text(one.frame)
 
 
 def test_the_verdicts_that_are_kept_and_those_of_the_readme_are_the_rules_own(experiments: Experiments) -> None:
