@@ -87,7 +87,7 @@ def _written(tables: Iterable[Table]) -> list[WrittenTable]:
 
 
 def _scored(experiments: Experiments, *_: int) -> Made:
-    """Table 4, one for each scale that has scored runs; with several its file is named after the scale, too."""
+    """Table 4, one for each scale that has scored runs; with several it is named after the scale, too."""
     tables: dict[str, downstream_table.Table] = {}
     for name in ("downstream", "moe", "optimizers"):  # of a scale, Table 4's own runs before those of the other tables
         for model, frame in experiments.frames[name].items():
@@ -96,9 +96,15 @@ def _scored(experiments: Experiments, *_: int) -> Made:
                 tables[model] = table
     written = []
     for model, table in tables.items():
-        name = downstream_table.FILE_NAME if len(tables) == 1 else f"{downstream_table.FILE_NAME}-{model}"
-        texts = (downstream_table.to_markdown(table), downstream_table.to_csv(table), downstream_table.to_latex(table))
-        written.append(WrittenTable(name, downstream_table.TITLE, table.records(), texts[0], texts, table.missing))
+        name, title = downstream_table.FILE_NAME, downstream_table.TITLE
+        if len(tables) > 1:
+            name, title = f"{name}-{model}", f"{title}, {model}"
+        texts = (
+            downstream_table.to_markdown(table, title),
+            downstream_table.to_csv(table),
+            downstream_table.to_latex(table, title),
+        )
+        written.append(WrittenTable(name, title, table.records(), texts[0], texts, table.missing))
     return written, []
 
 

@@ -131,17 +131,17 @@ def _row(optimizer: str, task: str, metric: str, entries: Mapping[tuple[str, int
     return Row(optimizer, task, metric, len(next(iter(marks.values()))), scores, difference(paired), seeds)
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: Table, title: str = TITLE) -> str:
     notes = wrapped([*legend(table), *table.missing])
-    return "\n".join([f"### {TITLE}", "", *aligned(HEADER, list(_lines(table))), "", *notes]) + "\n"
+    return "\n".join([f"### {title}", "", *aligned(HEADER, list(_lines(table))), "", *notes]) + "\n"
 
 
 def to_csv(table: Table) -> str:
     return csv_text(pd.DataFrame(table.records()))
 
 
-def to_latex(table: Table) -> str:
-    return booktabs([TITLE, *legend(table)], HEADER, list(_lines(table)))
+def to_latex(table: Table, title: str = TITLE) -> str:
+    return booktabs([title, *legend(table)], HEADER, list(_lines(table)))
 
 
 def legend(table: Table) -> list[str]:
@@ -210,10 +210,10 @@ def _missing(rows: Sequence[Row], frame: pd.DataFrame) -> list[str]:
     return [f"No scores yet: {'; '.join(cells)}: {scoring_command(frame)}"] if cells else []
 
 
-def scoring_command(frame: pd.DataFrame) -> str:
-    """What trains the conditions of a frame with all of its seeds, and scores them."""
+def scoring_command(frame: pd.DataFrame, seeds: Sequence[int] | None = None) -> str:
+    """What trains the conditions of a frame with ``seeds``, all of its own unless told otherwise, and scores them."""
     sweep, model = str(frame["sweep_name"].iloc[0]), str(frame["model"].iloc[0])
-    seeds = sorted({int(seed) for seed in frame["seed"]})
+    seeds = seeds or sorted({int(seed) for seed in frame["seed"]})
     own = [experiment for experiment in EXPERIMENTS.values() if sweep in experiment.sweeps and not experiment.then]
     train = own[0].command(model, seeds) if own else sweep_command(sweep, seeds=seeds)
     return f"{train} && {SCORE.format(folder=sweep)}"

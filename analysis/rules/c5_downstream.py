@@ -9,7 +9,7 @@ from scipy import stats
 import downstream_table
 from gaps import SMALLEST_GAP, Estimate
 from labels import BENCHMARKS, optimizer_title
-from rules.verdicts import MIN_SEEDS, Rule, Statement, Verdict, column, losses_by_seed, names_of
+from rules.verdicts import MIN_SEEDS, Rule, Statement, Verdict, column, losses_by_seed, more_seeds, names_of
 from significance import LEVEL, Interval
 
 MARGIN = 0.02  # of accuracy
@@ -53,6 +53,13 @@ def decide(row: downstream_table.Row, loss_difference: float) -> tuple[Verdict, 
     return Verdict.OPEN, "the interval contains the threshold"
 
 
+def more_evidence(frame: pd.DataFrame) -> str:
+    """What scores the runs that are not, and where all are, more seeds."""
+    table = downstream_table.make_table(frame)
+    all_scored = table is not None and not table.missing
+    return downstream_table.scoring_command(frame, more_seeds(frame["seed"]) if all_scored else None)
+
+
 def is_above(accuracy: float, chance: float, num_items: int) -> bool:
     """Whether the exact binomial interval (LEVEL) of ``accuracy`` on as many items lies above ``chance``."""
     test = stats.binomtest(round(accuracy * num_items), num_items, chance)
@@ -68,5 +75,5 @@ RULE = Rule(
     "one differs by more.",
     experiments=("downstream", "moe", "optimizers"),
     judge=judge_downstream,
-    more=downstream_table.scoring_command,
+    more=more_evidence,
 )
