@@ -13,7 +13,7 @@ import pandas as pd
 import yaml
 
 from comparable_runs import AXES
-from labels import CONDITIONS
+from labels import CONDITIONS, CORRECTIONS
 from runs import FailedRun, PassedOver
 from sweep_series import batch_tokens, momentum
 
@@ -107,6 +107,12 @@ EXPERIMENTS = {
     "initial_std": Experiment("the initial weights", "initial_std", ("initial_std",), (*AXES, "model.init_std")),
     "moments": Experiment("AdamW's moments", "moments", ("moments",), (*AXES, "optimizer.delayed_moment")),
     "strength": Experiment("the strength of error feedback", "strength", ("strength",), (*AXES, "correction.strength")),
+    "corrections": Experiment(
+        "the corrections",
+        "corrections",
+        ("corrections", "table1_optimizers", "table2_error_feedback"),  # whose runs it shares
+        conditions=("sync", *CORRECTIONS),
+    ),
     "probes": Experiment("staleness probes", "probes", ("probes",)),
 }
 

@@ -20,6 +20,15 @@ OPTIMIZERS = {
 # The conditions of the paper's Tables 1 and 2, by the names that runs.condition gives.
 CONDITIONS = {"sync": "sync", "async": "async", "async_ef": "async + EF"}
 
+# What is done about a delay of one update, by the same names.
+CORRECTIONS = {
+    "async": "nothing",
+    "async_ef": "error feedback",
+    "async_sync_start": "sync start",
+    "async_nesterov": "Nesterov",
+    "async_dc_asgd": "delay compensation",
+}
+
 
 @dataclass(frozen=True)
 class Benchmark:

@@ -13,7 +13,7 @@ import math
 import pandas as pd
 
 from asyncpp.errors import require
-from labels import CONDITIONS
+from labels import CONDITIONS, CORRECTIONS
 
 COLUMNS = ["optimizer", "series", "x", "seed", "val_loss", "gap"]
 STRENGTH_TITLES = {"sync": "sync", "x": "async + EF, read at x", "z": "async + EF, read at z"}
@@ -24,6 +24,14 @@ def over_nothing(frame: pd.DataFrame) -> pd.DataFrame:
     """The runs of Tables 1 and 2 as they are."""
     compared = frame[frame["condition"].isin(list(CONDITIONS))]
     return _rows(_with_gap(compared, ["optimizer"]).assign(series=compared["condition"], x=math.nan))
+
+
+def over_corrections(frame: pd.DataFrame) -> pd.DataFrame:
+    """The delayed runs of optimizers that were tried with more corrections than error feedback."""
+    more = frame["condition"].isin(set(CORRECTIONS) - set(CONDITIONS))
+    tried = frame[frame["optimizer"].isin(frame.loc[more, "optimizer"])]
+    rows = _rows(_with_gap(tried, ["optimizer"]).assign(series=tried["condition"], x=math.nan))
+    return rows[rows["series"].isin(list(CORRECTIONS))].reset_index(drop=True)
 
 
 def momentum(frame: pd.DataFrame) -> pd.Series:

@@ -19,6 +19,7 @@ from experiments import EXPERIMENTS, Experiments, Missing
 from figures.against import LABELS, Series, draw_against
 from figures.axes import linear_axis, log_axis, momentum_axis
 from figures.captions import seeds_sentence
+from figures.corrections import draw_corrections
 from figures.loss_curves import draw_loss_curves
 from figures.optimizer_gap import draw_optimizer_gap
 from figures.stability import draw_stability
@@ -91,6 +92,15 @@ def _optimizer_gap(frame: pd.DataFrame) -> Drawing:
     require(not drawn.empty, "runs", frame["folder"].iloc[0], accepted)
     seeds = seeds_sentence(drawn, ["optimizer", "series"], spread="bars")
     return Drawing(draw_optimizer_gap(rows), rows.drop(columns="x"), seeds)
+
+
+def _corrections(frame: pd.DataFrame) -> Drawing:
+    rows = sweep_series.over_corrections(frame)
+    drawn = rows.dropna(subset=["gap"])
+    accepted = "expected runs with a correction other than error feedback, and the synchronous ones of their seeds"
+    require(not drawn.empty, "runs", frame["folder"].iloc[0], accepted)
+    seeds = seeds_sentence(drawn, ["optimizer", "series"], spread="bars")
+    return Drawing(draw_corrections(rows), rows.drop(columns="x"), seeds)
 
 
 def _staleness_probes(frame: pd.DataFrame) -> Drawing:
@@ -175,6 +185,14 @@ FAMILIES = (
         "at x, where the next gradient is taken, or at z, where the optimizer stands.",
         "strength",
         _against(sweep_series.over_strength, sweep_series.STRENGTH_TITLES, linear_axis, "strength of EF, λ"),
+    ),
+    Family(
+        "corrections",
+        "Corrections of the delay",
+        "What one step of delay costs in validation loss with each correction, at its own default strength. Sync "
+        "start: the first tenth of the steps has no delay; the paper's share is not known.",
+        "corrections",
+        _corrections,
     ),
     Family(
         "staleness_probes",

@@ -3,52 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
-from figures.style import WIDTH_IN, condition_looks, in_style, legend_above
-from gaps import SMALLEST_GAP, paper_comparison
+from figures.gap_rows import OFFSET, draw_gaps, panel_of_rows
+from figures.style import condition_looks, in_style, legend_above
+from gaps import paper_comparison
 from labels import CONDITIONS, in_order, optimizer_title
 
-ROW_IN, MARGIN_IN = 0.3, 0.85
-OFFSET = 0.13  # of a row: how far a condition's mark stands from its middle
 PAPER_SUFFIX = ", paper"
 
 
 def draw_optimizer_gap(frame: pd.DataFrame) -> Figure:
-    """frame: ``optimizer series seed gap``, a row a run, whose series is its condition, as of sweep_series.
-
-    Means over seeds, with a standard deviation each way where there are several. Where no seed has a gap, no mark.
-    """
+    """frame: ``optimizer series seed gap``, a row a run, whose series is its condition, as of sweep_series."""
     optimizers = in_order(frame["optimizer"])
+    places = frame["optimizer"].map({name: row for row, name in enumerate(optimizers)})
     late = [name for name in CONDITIONS if name != "sync"]
     with in_style():
-        figure = Figure((WIDTH_IN[1], len(optimizers) * ROW_IN + MARGIN_IN), layout="constrained")
-        panel = figure.subplots()
+        has_bars = bool(frame.duplicated(["optimizer", "series"]).any())
+        figure, panel = panel_of_rows([optimizer_title(name) for name in optimizers], has_bars)
         looks = condition_looks()
-        for place, condition in enumerate(late):
-            offset = OFFSET * (2 * place - 1)
-            own = frame[frame["series"] == condition].dropna(subset=["gap"])
-            gaps = own.groupby("optimizer")["gap"].agg(["mean", "std"])
-            rows = [optimizers.index(name) + offset for name in gaps.index]
-            look: dict[str, Any] = looks[condition] | {"linestyle": ""}
-            if rows:
-                panel.errorbar(
-                    gaps["mean"], rows, xerr=gaps["std"], label=CONDITIONS[condition], capsize=2, markersize=4, **look
-                )
+        for index, condition in enumerate(late):
+            offset, look = OFFSET * (2 * index - 1), looks[condition]
+            own = frame["series"] == condition
+            draw_gaps(panel, places[own] + offset, frame.loc[own, "gap"], CONDITIONS[condition], look)
             _draw_paper(panel, optimizers, condition, offset, look["color"], look["marker"])
-        panel.set_xscale("symlog", linthresh=SMALLEST_GAP, linscale=0.5)  # robust optimizers' and others' on one axis
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        panel.axvline(0.0, color="black", linewidth=0.6)
-        panel.set_yticks(range(len(optimizers)), [optimizer_title(name) for name in optimizers])
-        panel.set_ylim(len(optimizers) - 0.5, -0.5)
-        has_bars = frame.duplicated(["optimizer", "series"]).any()
-        bars = ";\nbars: ±1 standard deviation over seeds" if has_bars else ""
-        panel.set_xlabel(f"gap to sync (nats per token){bars}")
         titles = [CONDITIONS[name] for name in late]
         legend_above(figure, [*titles, *(title + PAPER_SUFFIX for title in titles)], num_columns=2)
     return figure

@@ -19,6 +19,7 @@ def plant_all(runs_dir: Path) -> Path:
         sweep(runs_dir)
     plant_initial_std(runs_dir)
     plant_strength(runs_dir)
+    plant_corrections(runs_dir)
     plant_probes(runs_dir)
     return runs_dir
 
@@ -91,6 +92,13 @@ def plant_strength(runs_dir: Path) -> None:
         _plant(runs_dir, "strength", "muon", "async_ef", loss, {"correction.strength": strength}, z)
 
 
+def plant_corrections(runs_dir: Path) -> None:
+    """AdamW and Muon lose 0.3 with Nesterov's look-ahead and 0.1 with a synchronous start."""
+    for optimizer, losses in PLANTED.items():
+        for correction, gap in (("nesterov", 0.3), ("sync_start", 0.1)):
+            _plant(runs_dir, "table1_optimizers", optimizer, f"async_{correction}", losses["sync"] + gap)
+
+
 def plant_probes(runs_dir: Path) -> None:
     for optimizer, cosine in (("adamw", 0.4), ("muon", 0.9)):
         for seed in SEEDS:
@@ -121,6 +129,8 @@ def _plant(
 ) -> None:
     """A run for each of SEEDS, which shift the losses by 0.02 from one to the next."""
     delay, correction = DELAY_AND_CORRECTION.get(condition, (condition, "none"))
+    if condition.startswith("async_"):
+        delay, correction = "one_step", condition.removeprefix("async_")
     for seed in SEEDS:
         val_loss = loss + 0.02 * seed
         shifted = summary

@@ -22,6 +22,7 @@ def test_sweeps_below_one_root_are_told_apart(plant: PlantRun) -> None:
     assert {name: list(frames) for name, frames in loaded.frames.items() if frames} == {
         "optimizers": ["tiny"],
         "momentum": ["tiny"],
+        "corrections": ["tiny"],
     }
     assert sorted(only_frame(loaded, "momentum")["optimizer.betas"]) == [(0.8, 0.95), (0.98, 0.95)]
     assert loaded.frames["moe"] == {}
@@ -45,9 +46,9 @@ def test_conditions_that_nothing_is_made_of_are_listed_once_each(plant: PlantRun
     plant(sweep=sweep, delay="one_step")
     plant(sweep=sweep, delay="constant")
     for seed in range(3):
-        root = plant(sweep=sweep, delay="one_step", correction="dc_asgd", seed=seed).parent
+        root = plant(sweep=sweep, delay="one_step", correction="lr_damping", seed=seed).parent
     assert sorted((entry.folder, entry.reason) for entry in load_experiments(root).passed_over) == [
-        (root, "condition async_dc_asgd: 3 runs, in no table, figure or claim"),
+        (root, "condition async_lr_damping: 3 runs, in no table, figure or claim"),
         (root, "condition staleness_2: 1 run, in no table, figure or claim"),
     ]
 
