@@ -26,6 +26,9 @@ SECTIONS = ("optimizer", "correction")
 # How a delay comes about. Runs whose delays may differ may differ in it, too: a simulated pipeline and real processes
 # give the same numbers to the last bit, and what a schedule did is measured.
 DELAY_KEYS = ("pipeline.name", "pipeline.schedule")
+# The keys of a pipeline that can change a number; the others are how its processes go about it (asyncpp.config.Config
+# .scientific leaves them out of a run's hash, too).
+PIPELINE_KEYS = (*DELAY_KEYS, "pipeline.num_stages", "pipeline.data_parallel", "pipeline.split")
 DIGEST_DIGITS = 12  # of a data_digest in a message
 
 
@@ -77,7 +80,7 @@ def _refuse(where: Path, differences: Iterable[str], rule: str) -> None:
 def _differences(rows: Sequence[dict[str, Any]], axes: Sequence[str]) -> Iterator[str]:
     """The keys, with values, numbers of runs and a folder of the rarest, in which runs differ that must not."""
     free = {*axes, *(DELAY_KEYS if "delay" in axes else ())}
-    configs = [{key: value for key, value in row["config"].items() if key not in free} for row in rows]
+    configs = [{key: value for key, value in row["config"].items() if key not in free and _counts(key)} for row in rows]
     sections = [axis for axis in axes if "." not in axis]
     folders = [row["folder"] for row in rows]
     for difference, folder in _differing_keys([_without(config, sections) for config in configs], folders):
@@ -95,6 +98,10 @@ def _differences(rows: Sequence[dict[str, Any]], axes: Sequence[str]) -> Iterato
     digests = [{"data_digest": row["data_digest"][:DIGEST_DIGITS]} for row in known]
     for difference, folder in _differing_keys(digests, [row["folder"] for row in known]):
         yield f"{difference}, as {folder.name} has it"
+
+
+def _counts(key: str) -> bool:
+    return not key.startswith("pipeline.") or key in PIPELINE_KEYS
 
 
 def _differing_keys(configs: list[dict[str, str]], folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:

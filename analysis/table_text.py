@@ -64,16 +64,17 @@ def csv_text(rows: pd.DataFrame) -> str:
 
 
 def booktabs(comments: Sequence[str], header: Sequence[str], lines: Sequence[Sequence[str]], num_left: int = 2) -> str:
-    """A LaTeX tabular below ``comments``: the first ``num_left`` columns to the left, the rest right."""
+    """A small LaTeX tabular below ``comments``: the first ``num_left`` columns to the left, the rest right."""
     tabular = [
         *(f"% {comment}" for comment in comments),
+        r"{\small",
         rf"\begin{{tabular}}{{{'l' * num_left}{'r' * (len(header) - num_left)}}}",
         r"\toprule",
         " & ".join(latex_cell(cell) for cell in header) + r" \\",
         r"\midrule",
         *(" & ".join(latex_cell(cell) for cell in line) + r" \\" for line in lines),
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabular}}",
     ]
     return "\n".join([*tabular, ""])
 

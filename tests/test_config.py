@@ -50,6 +50,8 @@ def test_a_delay_goes_by_what_it_comes_to(make_config):
     assert make_config("delay=auto").delay.effective_name(make_config().pipeline) == "one_step"
     gpipe = make_config("pipeline.schedule=gpipe", "pipeline.num_stages=2")
     assert gpipe.delay.effective_name(gpipe.pipeline) == "sync"
+    pipedream = make_config("pipeline=pipedream", "pipeline.num_stages=2")
+    assert pipedream.delay.effective_name(pipedream.pipeline) == "pipedream"
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,9 @@ class DelayConfig(ABC):
         if self.name != "auto":
             return self.name
         delays = set(self.profile(pipeline).delays)
-        return "sync" if delays == {0} else "one_step" if delays == {1} else "from_schedule"
+        if delays in ({0}, {1}):
+            return "sync" if delays == {0} else "one_step"
+        return "pipedream" if pipeline.schedule == "pipedream" else "from_schedule"  # conf/delay has the first by name
 
 
 @dataclass

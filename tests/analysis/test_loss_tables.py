@@ -221,11 +221,12 @@ def test_csv_keeps_ours_and_the_papers_in_separate_columns(planted_demo: Path, t
 def test_latex_is_a_booktabs_tabular_of_even_rows(planted_demo: Path) -> None:
     for table in tables_of(planted_demo):
         lines = [line for line in to_latex(table).splitlines() if not line.startswith("%")]
-        num_columns = len(lines[0].removeprefix(r"\begin{tabular}{").removesuffix("}"))
+        assert lines[0] == r"{\small"
+        num_columns = len(lines[1].removeprefix(r"\begin{tabular}{").removesuffix("}"))
         body = lines[lines.index(r"\midrule") - 1 : lines.index(r"\bottomrule")]
         assert [line.count("&") + 1 for line in body if "&" in line] == [num_columns] * (1 + 2 * len(table.rows))
         assert r"AdamW & ours n=3 & 4.400 $\pm$0.020" in "\n".join(body)
-        assert lines[-1] == r"\end{tabular}"
+        assert lines[-1] == r"\end{tabular}}"
 
 
 def test_a_negative_number_has_a_minus_in_latex() -> None:

@@ -331,6 +331,13 @@ def test_optimizers_may_differ_from_each_other(plant: PlantRun) -> None:
     assert len(load_runs(runs_dir).frame) == 2
 
 
+def test_how_processes_go_about_a_pipeline_may_differ(plant: PlantRun) -> None:
+    """It changes no number, and no run's hash."""
+    plant()
+    runs_dir = plant(seed=1, config={"pipeline.timeout_s": 7.0, "pipeline.trace_batches": 2}).parent
+    assert len(load_runs(runs_dir).frame) == 2
+
+
 def test_bookkeeping_may_differ(plant: PlantRun) -> None:
     plant()
     bookkeeping = {
