@@ -3,7 +3,8 @@
     python analysis/collect.py [runs=runs] [out=docs/results-tiny/runs] [json=false]
 
 runs: a folder that holds run folders, at any depth. Only finished, usable runs are copied; the others are listed.
-out: where they go, by the same relative paths. What is there already is replaced run by run.
+out: where they go, by the same relative paths. What is there already is replaced run by run; it is refused where links
+lead from there to the runs themselves.
 Kept: config.yaml without the keys that say where files lie, summary.json, environment.json without the command line,
 eval/*.json, and of metrics.jsonl every validation, training loss and probe, to the last digit. Left out: times,
 learning rates, gradient norms, checkpoints and logs.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from outputs import output_folder, report_passed_over
 from runs import UNREADABLE, PassedOver, UnusableRun, read_runs
 
 LOCATIONS = (("runs_dir",), ("data", "root"))
+SCORES_FOLDER = "eval"
 DROPPED = ("time/", "optim/", "pipeline/")  # prefixes of the metrics that nothing here reads
 
 
@@ -49,11 +51,13 @@ def main(options: CollectOptions) -> None:
     read = read_runs(options.runs)
     apart = not options.out.resolve().is_relative_to(options.runs.resolve())
     require(apart, "out", options.out, f"expected a folder outside runs={options.runs}")
+    copy_of = {row["folder"]: options.out / row["folder"].relative_to(options.runs) for row in read.rows}
+    _require_apart(options, copy_of, [*copy_of, *(entry.folder for entry in read.passed_over)])
     output_folder(options.out)
     copies, passed_over = [], list(read.passed_over)
-    for run in (row["folder"] for row in read.rows):
+    for run, copy in copy_of.items():
         try:
-            copies.append(reduce(run, options.out / run.relative_to(options.runs)))
+            copies.append(reduce(run, copy))
         except UnusableRun as reason:
             passed_over.append(PassedOver(run, str(reason)))
     num_bytes = sum(file.stat().st_size for copy in copies for file in copy.rglob("*") if file.is_file())
@@ -63,6 +67,21 @@ def main(options: CollectOptions) -> None:
         return
     report_passed_over(passed_over)
     print(f"{len(copies)} runs, {num_bytes / 1e6:.1f} MB: {options.out}")
+
+
+def _require_apart(options: CollectOptions, copy_of: Mapping[Path, Path], runs: Iterable[Path]) -> None:
+    """Raise ConfigError where writing a copy could reach a folder of ``runs``, whatever links lead from one to the
+    other: it is that folder, holds it or lies within it.
+
+    copy_of: the folder of each run's copy.
+    """
+    originals = {run.resolve() for run in runs}
+    holders = {parent for original in originals for parent in original.parents}
+    for run, copy in copy_of.items():
+        for written in (copy.resolve(), (copy / SCORES_FOLDER).resolve()):
+            apart = written not in holders and originals.isdisjoint((written, *written.parents))
+            accepted = f"expected a folder apart from the runs; the copy of {run} would be written over one of them"
+            require(apart, "out", options.out, accepted)
 
 
 def reduce(run: Path, copy: Path) -> Path:
@@ -94,8 +113,8 @@ def _reduced(run: Path) -> Iterator[tuple[str, str]]:
         kept = {key: value for key, value in environment.items() if key != "command"}
         yield ENVIRONMENT_FILE, json.dumps(kept, indent=2) + "\n"
     yield METRICS_FILE, "".join(f"{line}\n" for line in _metrics(run / METRICS_FILE))
-    for scores in sorted((run / "eval").glob("*.json")):
-        yield f"eval/{scores.name}", scores.read_text(encoding="utf-8")
+    for scores in sorted((run / SCORES_FOLDER).glob("*.json")):
+        yield f"{SCORES_FOLDER}/{scores.name}", scores.read_text(encoding="utf-8")
     yield SUMMARY_FILE, (run / SUMMARY_FILE).read_text(encoding="utf-8")
 
 

@@ -34,6 +34,11 @@ def plant_runs(plant: PlantRun) -> Path:
     return runs_dir
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Of every file below ``folder``."""
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
 def test_tables_of_the_copy_are_those_of_the_runs(plant: PlantRun, tmp_path: Path) -> None:
     runs_dir, copy = plant_runs(plant), tmp_path / "copy"
     assert run(f"runs={runs_dir}", f"out={copy}") == 0
@@ -98,12 +103,55 @@ def test_a_copy_into_the_runs_themselves_is_refused(plant: PlantRun, capsys: pyt
     assert "expected a folder outside runs=" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("link", ["sweep/run", "sweep", "sweep/run/inner"])
+def test_a_copy_of_links_to_where_the_runs_lie_is_refused(
+    plant: PlantRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], link: str
+) -> None:
+    """The copy's folder is the run's own, holds it, or lies within it."""
+    folder = plant(folder="sweep/run", metrics=list(loss_rows(4.0)))
+    originals, before = folder.parents[1], contents(folder)
+    (tmp_path / "links" / link).parent.mkdir(parents=True)
+    (tmp_path / "links" / link).symlink_to(folder)
+    assert run(f"runs={tmp_path / 'links'}", f"out={originals}") == 2
+    error = capsys.readouterr().err
+    assert f"out={originals}: expected a folder apart from the runs; the copy of" in error
+    assert error.count("\n") == 1
+    assert contents(originals) == before
+
+
+@pytest.mark.parametrize("link", ["sweep", "sweep/run", "sweep/run/eval"])
+def test_a_copy_behind_links_to_the_runs_is_refused(plant: PlantRun, tmp_path: Path, link: str) -> None:
+    other = plant(folder="a", seed=1)
+    folder = plant(folder="sweep/run", metrics=list(loss_rows(4.0)))
+    (folder / "eval").mkdir()
+    (folder / "eval" / "step-400-x.json").write_text("{}")
+    copy, before = tmp_path / "copy", contents(folder)
+    (copy / link).parent.mkdir(parents=True)
+    (copy / link).symlink_to(other.parent / link)
+    assert run(f"runs={other.parent}", f"out={copy}") == 2
+    assert contents(folder) == before
+    assert not (copy / "a").exists()
+
+
+def test_a_copy_goes_over_no_run_that_is_passed_over(plant: PlantRun, tmp_path: Path) -> None:
+    """A run that is being made yet is not copied, but may lie where the copy of another one would."""
+    folder = plant(folder="made/run", metrics=list(loss_rows(4.0)))
+    unfinished = plant(folder="run", seed=1, metrics=list(loss_rows(4.1)))
+    (unfinished / "summary.json").unlink()
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "run").symlink_to(folder)
+    (tmp_path / "links" / "unfinished").symlink_to(unfinished)
+    before = contents(folder.parents[1])
+    assert run(f"runs={tmp_path / 'links'}", f"out={folder.parents[1]}") == 2
+    assert contents(folder.parents[1]) == before
+
+
 def test_a_second_call_changes_nothing(plant: PlantRun, tmp_path: Path) -> None:
     runs_dir, copy = plant_runs(plant), tmp_path / "copy"
     run(f"runs={runs_dir}", f"out={copy}")
-    first = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
+    first = contents(copy)
     run(f"runs={runs_dir}", f"out={copy}")
-    assert {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()} == first
+    assert contents(copy) == first
 
 
 def test_metrics_that_cannot_be_read_cost_no_copy_its_own(plant: PlantRun, tmp_path: Path, capsys) -> None:
