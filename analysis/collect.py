@@ -2,18 +2,20 @@
 
     python analysis/collect.py [runs=runs] [out=docs/results-tiny/runs] [json=false]
 
-runs: a folder that holds run folders, at any depth. Only finished, usable runs are copied; the others are listed.
+runs: a folder that holds run folders, at any depth. Copied are those that are finished and usable, and those that
+failed and say at what: a verdict counts runs that diverged. The others are listed.
 out: where they go, by the same relative paths. What is there already is replaced run by run; it is refused where links
 lead from there to the runs themselves.
-Kept: config.yaml without the keys that say where files lie, summary.json, environment.json without the command line,
-eval/*.json, and of metrics.jsonl every validation, training loss and probe, to the last digit. Left out: times,
-learning rates, gradient norms, checkpoints and logs.
+Kept: config.yaml without the keys that say where files lie, summary.json without the folders in an error's words,
+environment.json without the command line, eval/*.json, and of metrics.jsonl every validation, training loss and probe,
+to the last digit. Left out: times, learning rates, gradient norms, checkpoints and logs.
 Exit codes: 0 done, 1 failed while running, 2 bad input, 75 interrupted (run again).
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +38,7 @@ from outputs import output_folder, report_passed_over
 from runs import UNREADABLE, PassedOver, UnusableRun, read_runs
 
 LOCATIONS = (("runs_dir",), ("data", "root"))
+FOLDERS = re.compile(r"(?<![\w./])/(?:[^\s/'\"]+/)*(?=[^\s/'\"])")  # of an absolute path, but for its last name
 SCORES_FOLDER = "eval"
 DROPPED = ("time/", "optim/", "pipeline/")  # prefixes of the metrics that nothing here reads
 
@@ -51,22 +54,27 @@ def main(options: CollectOptions) -> None:
     read = read_runs(options.runs)
     apart = not options.out.resolve().is_relative_to(options.runs.resolve())
     require(apart, "out", options.out, f"expected a folder outside runs={options.runs}")
-    copy_of = {row["folder"]: options.out / row["folder"].relative_to(options.runs) for row in read.rows}
-    _require_apart(options, copy_of, [*copy_of, *(entry.folder for entry in read.passed_over)])
+    failed = {run.folder for run in read.failed}
+    own = sorted({row["folder"] for row in read.rows} | failed)
+    copy_of = {run: options.out / run.relative_to(options.runs) for run in own}
+    passed_over = [entry for entry in read.passed_over if entry.folder not in failed]
+    _require_apart(options, copy_of, [*own, *(entry.folder for entry in passed_over)])
     output_folder(options.out)
-    copies, passed_over = [], list(read.passed_over)
+    copies = {}
     for run, copy in copy_of.items():
         try:
-            copies.append(reduce(run, copy))
+            copies[run] = reduce(run, copy)
         except UnusableRun as reason:
             passed_over.append(PassedOver(run, str(reason)))
-    num_bytes = sum(file.stat().st_size for copy in copies for file in copy.rglob("*") if file.is_file())
+    num_failed = len(failed & copies.keys())
+    num_bytes = sum(file.stat().st_size for copy in copies.values() for file in copy.rglob("*") if file.is_file())
     if options.json:
-        listed = [entry.as_dict() for entry in passed_over]
-        print(json.dumps({"num_runs": len(copies), "num_bytes": num_bytes, "passed_over": listed}, indent=2))
+        counts = {"num_runs": len(copies), "num_failed": num_failed, "num_bytes": num_bytes}
+        print(json.dumps(counts | {"passed_over": [entry.as_dict() for entry in passed_over]}, indent=2))
         return
     report_passed_over(passed_over)
-    print(f"{len(copies)} runs, {num_bytes / 1e6:.1f} MB: {options.out}")
+    told = f", {num_failed} of them failed" if num_failed else ""
+    print(f"{len(copies)} runs{told}, {num_bytes / 1e6:.1f} MB: {options.out}")
 
 
 def _require_apart(options: CollectOptions, copy_of: Mapping[Path, Path], runs: Iterable[Path]) -> None:
@@ -90,17 +98,17 @@ def reduce(run: Path, copy: Path) -> Path:
     Raises UnusableRun, with nothing written, where it cannot be read whole: it may go while it is.
     """
     try:
-        texts = dict(_reduced(run))
+        contents = dict(_reduced(run))
     except (*UNREADABLE, yaml.YAMLError) as error:
         raise UnusableRun(f"it cannot be read whole ({type(error).__name__})") from None
-    for name, text in texts.items():
+    for name, content in contents.items():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(copy / name, text)
+        write_atomically(copy / name, content)
     return copy
 
 
-def _reduced(run: Path) -> Iterator[tuple[str, str]]:
-    """Name and text of each file of the copy."""
+def _reduced(run: Path) -> Iterator[tuple[str, str | bytes]]:
+    """Name and content of each file of the copy."""
     config = yaml.safe_load((run / CONFIG_FILE).read_text(encoding="utf-8"))
     for *sections, key in LOCATIONS:
         section: dict[str, Any] = config
@@ -114,8 +122,17 @@ def _reduced(run: Path) -> Iterator[tuple[str, str]]:
         yield ENVIRONMENT_FILE, json.dumps(kept, indent=2) + "\n"
     yield METRICS_FILE, "".join(f"{line}\n" for line in _metrics(run / METRICS_FILE))
     for scores in sorted((run / SCORES_FOLDER).glob("*.json")):
-        yield f"{SCORES_FOLDER}/{scores.name}", scores.read_text(encoding="utf-8")
-    yield SUMMARY_FILE, (run / SUMMARY_FILE).read_text(encoding="utf-8")
+        if scores.is_file():
+            yield f"{SCORES_FOLDER}/{scores.name}", scores.read_bytes()  # as it is: bad scores cost no run its losses
+    yield SUMMARY_FILE, _summary((run / SUMMARY_FILE).read_text(encoding="utf-8"))
+
+
+def _summary(text: str) -> str:
+    """The summary ``text``, as it is unless it has an error, whose words may say where files lay."""
+    summary = json.loads(text)
+    if not summary.get("error"):
+        return text
+    return json.dumps(summary | {"error": FOLDERS.sub("", str(summary["error"]))}, indent=2) + "\n"
 
 
 def _metrics(path: Path) -> list[str]:

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 from loading import load_runs
-from planted import PlantRun, loss_rows
+from planted import DELAY_AND_CORRECTION, PLANTED, PlantRun, loss_rows
 
+import claims
 import collect as command
+import lr_search
 import make_tables
 from asyncpp.arguments import run_command
+
+WORDS = "no finite gradient in 10 steps in a row, the last at step 37 (trainer.max_skipped_steps=10)"
+DIVERGED = {"status": "failed", "val_loss": None, "error": WORDS}
+KILLED = DIVERGED | {"error": "rank 1 died: it was killed"}
 
 
 def run(*arguments: str) -> int:
@@ -34,6 +40,35 @@ def plant_runs(plant: PlantRun) -> Path:
     return runs_dir
 
 
+def plant_failures(plant: PlantRun) -> Path:
+    """Optimizers of which some delayed runs diverged, one run was killed, and a search with rates that diverged."""
+    for optimizer in ("adamw", "muon"):
+        for seed in range(5):
+            for condition, (delay, correction) in DELAY_AND_CORRECTION.items():
+                loss = PLANTED[optimizer][condition] + 0.05 * seed + (0.001 * (seed % 2) if delay == "sync" else 0.0)
+                ending = DIVERGED if (optimizer, condition) == ("muon", "async") and seed > 2 else {}
+                ending = KILLED if (optimizer, condition, seed) == ("adamw", "async_ef", 4) else ending
+                kind = {"optimizer": optimizer, "delay": delay, "correction": correction, "seed": seed}
+                rows = list(loss_rows(loss, eval_every=50))
+                plant(**kind, val_loss=loss, metrics=rows, summary=ending, sweep="table2_error_feedback")
+    for lr, loss, endings in ((1e-3, 5.0, ({}, {})), (3e-3, 4.5, ({}, DIVERGED)), (1e-2, 4.6, (KILLED, {}))):
+        for seed, ending in enumerate(endings):
+            kind = {"optimizer": "muon", "seed": seed, "config": {"optimizer.lr": lr}, "folder": f"rates/{lr}-{seed}"}
+            folder = plant(**kind, val_loss=loss, summary=ending, sweep="appendix_a_learning_rate")
+    return folder.parents[1]
+
+
+def made_of(runs_dir: Path, out: Path) -> dict[str, str]:
+    """Tables, claims and the search for learning rates, by file."""
+    for script, options, target in (
+        (make_tables, make_tables.TablesOptions, out),
+        (claims, claims.ClaimsOptions, out),
+        (lr_search, lr_search.SearchOptions, out / "search.md"),
+    ):
+        assert run_command("", [f"runs={runs_dir}", f"out={target}"], options, script.main) == 0
+    return {file.name: file.read_text() for file in out.iterdir()}
+
+
 def contents(folder: Path) -> dict[Path, bytes]:
     """Of every file below ``folder``."""
     return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
@@ -49,6 +84,33 @@ def test_tables_of_the_copy_are_those_of_the_runs(plant: PlantRun, tmp_path: Pat
     assert "time_to_loss.csv" in names
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_tables_claims_and_rates_of_the_copy_are_those_of_the_runs_where_some_failed(
+    plant: PlantRun, tmp_path: Path
+) -> None:
+    runs_dir, copy = plant_failures(plant), tmp_path / "copy"
+    of_runs = made_of(runs_dir, tmp_path / "out")
+    assert run(f"runs={runs_dir}", f"out={copy}") == 0
+    runs_dir.rename(tmp_path / "originals")
+    copy.rename(runs_dir)  # what is made says of which folder
+    assert made_of(runs_dir, tmp_path / "out") == of_runs
+    assert "2 of 5 async runs diverged" in of_runs["claims.md"]
+    assert "| muon | **0.001: 5.000** · 0.003: failed · 0.01: failed (edge) |" in of_runs["search.md"]
+
+
+def test_failed_runs_are_told_and_say_no_more_where_files_lay(plant: PlantRun, tmp_path: Path, capsys) -> None:
+    plant(folder="good")
+    words = "[Errno 28] No space left on device: '/a/machine/runs/step-400.pt'; /a is full at val/loss, 1 / 2"
+    kept = "[Errno 28] No space left on device: 'step-400.pt'; a is full at val/loss, 1 / 2"
+    full = plant(folder="full", summary=DIVERGED | {"error": words})
+    copy = tmp_path / "copy"
+    assert run(f"runs={full.parent}", f"out={copy}") == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("2 runs, 1 of them failed, ")
+    assert told.err == ""
+    summary, copied = (json.loads((folder / "summary.json").read_text()) for folder in (full, copy / "full"))
+    assert copied == summary | {"error": kept}
 
 
 def test_losses_stay_to_the_last_digit_and_the_rest_goes(plant: PlantRun, tmp_path: Path) -> None:
@@ -88,10 +150,12 @@ def test_scores_are_kept_and_checkpoints_are_not(plant: PlantRun, tmp_path: Path
 
 def test_unusable_runs_are_listed_and_not_copied(plant: PlantRun, tmp_path: Path, capsys) -> None:
     plant(folder="good")
-    runs_dir = plant(folder="bad", val_loss=None).parent
+    bad = plant(folder="bad")
+    (bad / "summary.json").unlink()
+    runs_dir = bad.parent
     assert run(f"runs={runs_dir}", f"out={tmp_path / 'copy'}", "json=true") == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["num_runs"] == 1
+    assert (document["num_runs"], document["num_failed"]) == (1, 0)
     assert [Path(entry["folder"]).name for entry in document["passed_over"]] == ["bad"]
     assert [folder.name for folder in (tmp_path / "copy").iterdir()] == ["good"]
     assert len(load_runs(tmp_path / "copy").frame) == 1
