@@ -148,6 +148,15 @@ def test_scores_are_kept_and_checkpoints_are_not(plant: PlantRun, tmp_path: Path
     assert names == ["config.yaml", "eval/step-400-x.json", "metrics.jsonl", "summary.json"]
 
 
+def test_bad_scores_cost_a_copied_run_nothing_else(plant: PlantRun, tmp_path: Path) -> None:
+    folder = plant(metrics=list(loss_rows(4.0)))
+    (folder / "eval" / "step-200-x.json").mkdir(parents=True)
+    (folder / "eval" / "step-400-x.json").write_bytes(b"\xff[")
+    copy = command.reduce(folder, tmp_path / "copy")
+    assert [file.name for file in (copy / "eval").iterdir()] == ["step-400-x.json"]
+    assert (copy / "eval" / "step-400-x.json").read_bytes() == b"\xff["
+
+
 def test_unusable_runs_are_listed_and_not_copied(plant: PlantRun, tmp_path: Path, capsys) -> None:
     plant(folder="good")
     bad = plant(folder="bad")
