@@ -16,12 +16,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from asyncpp.errors import require
+from asyncpp.errors import ConfigError, require
 from asyncpp.records import (
     BOOKKEEPING_KEYS,
     CONFIG_FILE,
@@ -34,6 +35,7 @@ from asyncpp.records import (
     folders_with,
     last_metrics_row,
 )
+from asyncpp.schedule.staleness import steady_staleness
 
 # The delays that vary, for a summary without ``delay_varies``: runs that were made before there was that key, those of
 # docs/results-tiny among them.
@@ -45,6 +47,7 @@ WHOLE = ("seed", "num_steps", "tokens_seen")
 OPTIONAL_TEXTS = ("commit", "sweep_name", "data_digest")  # null and absent are not known
 OPTIONAL_NUMBERS = ("val_loss_z", "duration_s")
 LARGEST_LOSS = 1e38  # nats per token: about the largest number of float32, in which losses are computed
+NAMES = ("model", "optimizer", "delay", "correction")  # of what a run was to try
 NEEDED = ("model", "data", "optimizer", "delay", "correction", "trainer", "seed")  # of a configuration
 STALENESS_OF_DELAY = {"sync": 0, "one_step": 1}
 SYNC_START = "sync_start"  # the correction that begins without the delay
@@ -84,7 +87,7 @@ class PassedOver:
 class FailedRun:
     """A run that ended without a result, by divergence or an error: a result itself, though in no mean.
 
-    condition: what it would have counted as. reason: in the words of its summary.
+    condition: what it would have counted as. reason: in the words of its summary. data_digest: None where not known.
     """
 
     sweep_name: str
@@ -94,6 +97,7 @@ class FailedRun:
     seed: int
     folder: Path
     reason: str
+    data_digest: str | None = None
 
     @property
     def diverged(self) -> bool:
@@ -230,20 +234,17 @@ def _contradictions(summary: Mapping[str, Any], config: Mapping[str, str], folde
 
     A key that the configuration lacks denies nothing, nor do metrics without a validation after the last step.
     """
-    said: dict[str, Any] = {key: json.loads(value) for key, value in config.items() if key in _SAID}
-    for key, own in SAID_TWICE.items():
-        is_open = own == "delay.name" and said.get(own) == "auto"  # the summary says what it came to
-        if own in said and said[own] != summary[key] and not is_open:
-            yield f"{key} is {summary[key]} in {SUMMARY_FILE}, but {own} {said[own]} in {CONFIG_FILE}"
-    tokens = math.prod(said[key] if is_finite(said.get(key)) else math.nan for key in TOKENS)
+    yield from _denied(summary, config)
+    tokens = planned_tokens(config)
     if tokens != summary["tokens_seen"] and not math.isnan(tokens):
         product = f"{' x '.join(TOKENS)} {tokens}"
         yield f"tokens_seen is {summary['tokens_seen']} in {SUMMARY_FILE}, but {product} in {CONFIG_FILE}"
     # The mean of a run's second half, which is not late as a whole where the run is short, or starts in sync.
     staleness, half = summary["staleness_updates"], summary["num_steps"] // 2
+    configured = json.loads(config.get("delay.updates", "null"))
     for told, updates in (
         (f"delay is {summary['delay']}", STALENESS_OF_DELAY.get(summary["delay"])),
-        (f"delay.updates is {said.get('delay.updates')} in {CONFIG_FILE}", said.get("delay.updates")),
+        (f"delay.updates is {configured} in {CONFIG_FILE}", configured),
     ):
         may_be_less = summary["correction"] == SYNC_START or (is_finite(updates) and updates > half)
         if is_finite(updates) and not (staleness == updates or (may_be_less and staleness < updates)):
@@ -255,6 +256,22 @@ def _contradictions(summary: Mapping[str, Any], config: Mapping[str, str], folde
                 yield f"{key} is {summary.get(key)} in {SUMMARY_FILE}, but {own} {last[own]} in {METRICS_FILE}"
 
 
+def _denied(summary: Mapping[str, Any], config: Mapping[str, str]) -> Iterator[str]:
+    """Of what both say by a key of their own, where they differ."""
+    for key, own in SAID_TWICE.items():
+        if key in summary and own in config:
+            said = json.loads(config[own])
+            is_open = own == "delay.name" and said == "auto"  # the summary says what it came to
+            if said != summary[key] and not is_open:
+                yield f"{key} is {summary[key]} in {SUMMARY_FILE}, but {own} {said} in {CONFIG_FILE}"
+
+
+def planned_tokens(config: Mapping[str, str]) -> float:
+    """The training tokens that a run of ``config`` (of read_config) reads; NaN where it does not say."""
+    values = [json.loads(config.get(key, "null")) for key in TOKENS]
+    return math.prod(value if is_finite(value) else math.nan for value in values)
+
+
 def _last_validation(folder: Path) -> dict[str, Any]:
     """The last row with a validation; empty where there is none that can be read, as whatever needs one says."""
     try:
@@ -262,9 +279,6 @@ def _last_validation(folder: Path) -> dict[str, Any]:
     except UNREADABLE:
         return {}
     return row if isinstance(row, dict) else {}
-
-
-_SAID = {*SAID_TWICE.values(), *TOKENS, "delay.updates"}
 
 
 def _condition(summary: Mapping[str, Any], staleness_updates: float) -> str:
@@ -280,15 +294,52 @@ def _failed(run: Run) -> Iterator[FailedRun]:
     has_ended = summary.get("status") in (Status.FAILED, Status.FINISHED)
     if not has_ended or (summary["status"] == Status.FINISHED and is_finite(loss)):
         return
-    reason = str(summary.get("error") or f"val_loss is {loss}")
-    try:
-        staleness = STALENESS_OF_DELAY.get(summary["delay"], math.nan)
-        name = _condition(summary, staleness)
-        sweep = str(summary.get("sweep_name") or run.folder.parent.name)
-        names = (sweep, summary["model"], summary["optimizer"], name)
-        yield FailedRun(*names, int(summary["seed"]), run.folder, reason)
-    except (KeyError, TypeError, ValueError):
+    sweep, digest, seed = summary.get("sweep_name"), summary.get("data_digest"), summary.get("seed")
+    names = [summary.get(key) for key in NAMES]
+    is_named = all(isinstance(name, str) for name in (*names, sweep or "", digest or ""))
+    if not (is_named and is_finite(seed) and isinstance(seed, int)):
         return
+    try:
+        config = read_config(run.folder / CONFIG_FILE)
+    except UnusableRun:
+        config = {}  # it is named as what failed all the same
+    if any(_denied(summary, config)):
+        return
+    yield FailedRun(
+        sweep_name=sweep or run.folder.parent.name,
+        model=summary["model"],
+        optimizer=summary["optimizer"],
+        condition=_condition(summary, _planned_staleness(summary["delay"], config)),
+        seed=seed,
+        folder=run.folder,
+        reason=str(summary.get("error") or f"val_loss is {loss}"),
+        data_digest=digest or None,
+    )
+
+
+def _planned_staleness(delay: str, config: Mapping[str, str]) -> float:
+    """The largest of any stage, in updates, as training takes it from ``config`` (of read_config); where that does not
+    say, by the delay's name. NaN where neither does."""
+    updates, schedule, num_stages, num_chunks = (
+        json.loads(config.get(key, "null"))
+        for key in ("delay.updates", "delay.schedule", "pipeline.num_stages", "pipeline.num_chunks")
+    )
+    if is_finite(updates):
+        return updates
+    has_shape = isinstance(num_stages, int) and num_stages >= 1 and isinstance(num_chunks, int | None)
+    if isinstance(schedule, str) and has_shape:
+        return _largest_delay(schedule, num_stages, num_chunks)
+    return STALENESS_OF_DELAY.get(delay, math.nan)
+
+
+@cache
+def _largest_delay(schedule: str, num_stages: int, num_chunks: int | None) -> float:
+    """Of any part of the model, in updates, once the pipeline is full; NaN for a pipeline that there cannot be."""
+    try:
+        # It does not depend on the number of micro-batches, and as many as stages suffice for every schedule.
+        return max(steady_staleness(schedule, num_stages, num_stages, num_chunks))
+    except ConfigError:
+        return math.nan
 
 
 def read_config(path: Path) -> dict[str, str]:

@@ -68,6 +68,41 @@ def test_an_optimizer_is_not_robust_by_the_seeds_that_survive(plant: PlantRun) -
     json.dumps(judged(root, "C1").as_dict(), allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    ("delay", "config", "summary"),
+    [
+        ("one_step", {}, {}),
+        ("constant", {"delay.updates": 1}, {}),
+        ("pipedream", {"delay.name": "from_schedule", "delay.schedule": "two_bw"}, {"staleness_updates": 1}),
+        ("pipedream", {"delay.name": "auto", "delay.schedule": "two_bw"}, {"delay": "one_step"}),
+    ],
+)
+def test_a_verdict_is_the_same_whatever_the_delay_is_called(
+    plant: PlantRun, delay: str, config: dict[str, Any], summary: dict[str, Any]
+) -> None:
+    for seed in range(5):
+        plant(optimizer="muon", seed=seed, sweep=SWEEP, summary={"val_loss": 4.4 + 0.05 * seed})
+        finished = {"val_loss": 4.43 + 0.05 * seed, "staleness_updates": 1}
+        ending = DIVERGED if seed in (3, 4) else finished
+        kind = {"optimizer": "muon", "seed": seed, "sweep": SWEEP}
+        root = plant(delay=delay, config=config, summary=summary | ending, **kind).parent
+    muon = statement(root, "C1", "Muon: robust")
+    assert (muon.verdict, muon.reason, muon.num_seeds) == (OPEN, "2 of 5 async runs diverged", 5)
+
+
+def test_a_pipedream_of_one_stage_that_diverged_is_a_lost_reference(plant: PlantRun) -> None:
+    """It has no delay, and stands for sync as one that finished does."""
+    for seed in range(5):
+        kind = {"optimizer": "muon", "seed": seed, "sweep": SWEEP}
+        plant(delay="one_step", summary={"val_loss": 4.43 + 0.05 * seed}, **kind)
+        finished = {"val_loss": 4.4 + 0.05 * seed, "staleness_updates": 0}
+        ending = DIVERGED if seed in (3, 4) else finished
+        config = {"delay.schedule": "pipedream"}
+        root = plant(delay="pipedream", config=config, summary={"delay_varies": False} | ending, **kind).parent
+    muon = statement(root, "C1", "Muon: robust")
+    assert (muon.verdict, muon.reason, muon.num_seeds) == (HOLDS, "2 of 5 sync runs diverged", 3)
+
+
 def test_an_optimizer_whose_delayed_runs_all_diverge_degrades_badly(plant: PlantRun) -> None:
     root = plant_optimizer(plant, "adamw", {"async": (0, 1, 2)}, seeds=3)
     adamw = statement(root, "C1", "AdamW: degrades badly")

@@ -13,10 +13,12 @@ from planted import PlantRun, plant_run
 
 from all_tables import make_all_tables
 from asyncpp.errors import ConfigError
+from asyncpp.pipeline.config import PipelineConfig
+from asyncpp.schedule.builders import BUILDERS
 from claims import judge_claims
 from comparable_runs import AXES
 from load_experiments import load_experiments
-from runs import condition
+from runs import condition, read_runs
 
 
 def reasons(runs_dir: Path) -> dict[str, str]:
@@ -134,6 +136,80 @@ def test_a_run_that_starts_in_sync_may_have_measured_less(plant: PlantRun, delay
 def test_the_delay_of_a_schedule_goes_by_what_it_came_to(plant: PlantRun) -> None:
     runs_dir = plant(delay="one_step", config={"delay.name": "auto"}, summary={"delay": "one_step"}).parent
     assert list(load_runs(runs_dir).frame["condition"]) == ["async"]
+
+
+@pytest.mark.parametrize(
+    ("delay", "config", "summary", "expected"),
+    [
+        ("sync", {}, {}, "sync"),
+        ("one_step", {}, {}, "async"),
+        ("constant", {"delay.updates": 0}, {}, "sync"),
+        ("constant", {"delay.updates": 1}, {}, "async"),
+        ("constant", {"delay.updates": 2}, {}, "staleness_2"),
+        ("pipedream", {"delay.schedule": "pipedream"}, {"delay_varies": False}, "sync"),
+        ("pipedream", {"delay.schedule": "pipedream", "pipeline.num_stages": 4}, {}, "pipedream"),
+        ("pipedream", {"delay.name": "from_schedule", "delay.schedule": "two_bw"}, {}, "async"),
+        ("pipedream", {"delay.name": "from_schedule", "delay.schedule": "one_f_one_b"}, {}, "sync"),
+        ("pipedream", {"delay.name": "auto", "delay.schedule": "two_bw"}, {"delay": "one_step"}, "async"),
+        ("pipedream", {"delay.name": "sampled"}, {"delay_varies": True}, "sampled"),
+        ("pipedream", {"delay.name": "from_schedule"}, {}, "staleness_nan"),
+        ("pipedream", {"delay.name": "from_schedule", "delay.schedule": "none"}, {}, "staleness_nan"),
+        (
+            "pipedream",
+            {"delay.name": "from_schedule", "delay.schedule": "two_bw", "pipeline.num_stages": 0},
+            {},
+            "staleness_nan",
+        ),
+    ],
+)
+def test_a_failed_run_counts_as_what_it_was_to_be(
+    plant: PlantRun, delay: str, config: dict, summary: dict, expected: str
+) -> None:
+    plant(optimizer="muon")
+    failed = {"status": "failed", "val_loss": None, "staleness_updates": None}
+    runs_dir = plant(delay=delay, config=config, summary=failed | summary).parent
+    assert [run.condition for run in read_runs(runs_dir).failed] == [expected]
+
+
+@pytest.mark.parametrize("schedule", BUILDERS)
+@pytest.mark.parametrize("num_stages", [1, 2, 4])
+def test_a_failed_run_was_to_be_as_late_as_training_makes_it(plant: PlantRun, schedule: str, num_stages: int) -> None:
+    plant(optimizer="muon")
+    config = {"delay.name": "from_schedule", "delay.schedule": schedule, "pipeline.num_stages": num_stages}
+    summary = {"status": "failed", "val_loss": None, "delay_varies": False}
+    (failed,) = read_runs(plant(delay="pipedream", config=config, summary=summary).parent).failed
+    delays = PipelineConfig(num_stages=num_stages, num_chunks=None).steady_delays(schedule).delays
+    assert failed.condition == condition(max(delays), "none")
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        {"seed": float("inf")},
+        {"seed": float("nan")},
+        {"seed": 10**400},
+        {"seed": "0"},
+        {"seed": 0.5},
+        {"seed": None},
+        {"seed": True},
+        {"optimizer": ["a"]},
+        {"model": 3},
+        {"delay": {"name": "sync"}},
+        {"correction": None},
+        {"sweep_name": ["a"]},
+        {"data_digest": 5},
+        {"optimizer": "muon"},  # of a configuration with adamw
+        {"seed": 7},
+    ],
+)
+def test_a_failed_run_that_does_not_say_what_it_was_is_listed_alone(plant: PlantRun, summary: dict) -> None:
+    kept = plant(sweep="table1_optimizers", folder="kept")
+    failed = {"status": "failed", "val_loss": None, "error": "too hot"}
+    plant(sweep="table1_optimizers", delay="one_step", folder="bad", summary=failed | summary)
+    read = read_runs(kept.parent)
+    assert read.failed == []
+    assert [(entry.folder.name, entry.reason) for entry in read.passed_over] == [("bad", "failed: too hot")]
+    assert judge_claims(load_experiments(kept.parent))
 
 
 @pytest.mark.parametrize(
