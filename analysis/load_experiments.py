@@ -86,12 +86,12 @@ def _comparable_frames(
             loaded = comparable(runs_dir, [row for row in own if row["model"] == model], experiment.axes)
             passed_over += loaded.passed_over
             if not loaded.frame.empty:
-                _require_one_point_each(runs_dir, loaded.frame, experiment)
+                require_one_point_each(runs_dir, loaded.frame, experiment)
                 frames[name][model] = loaded.frame
     return frames, passed_over
 
 
-def _require_one_point_each(runs_dir: Path, frame: pd.DataFrame, experiment: Experiment) -> None:
+def require_one_point_each(runs_dir: Path, frame: pd.DataFrame, experiment: Experiment) -> None:
     """Raise ConfigError where two configurations are one point of the experiment's ``x``, and where runs that must
     have seen as many tokens have not."""
     if experiment.x:

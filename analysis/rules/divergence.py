@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
-from asyncpp.errors import ConfigError
 from asyncpp.records import CONFIG_FILE
 from comparable_runs import AXES, comparable
+from experiments import Experiment
 from labels import CONDITIONS
-from runs import FailedRun, UnusableRun, read_config
+from load_experiments import require_one_point_each
+from runs import FailedRun, UnusableRun, planned_tokens, read_config
 
 
-def with_diverged(frame: pd.DataFrame, failed: Iterable[FailedRun], axes: Sequence[str]) -> pd.DataFrame:
-    """``frame`` (of comparable_runs with ``axes``), and those of ``failed`` that diverged, with an infinite val_loss.
+def with_diverged(frame: pd.DataFrame, failed: Iterable[FailedRun], experiment: Experiment) -> pd.DataFrame:
+    """``frame`` (of load_experiments), and those of ``failed`` that diverged, with an infinite val_loss.
 
-    Their other columns are the axes and what FailedRun says; the rest is NaN. A run that differs from the finished ones
-    in more than the axes is no evidence, nor is one that was made again and finished.
+    Their other columns are the axes and what their configuration says; the rest is NaN. A run that differs from the
+    finished ones in more than the axes is no evidence: it is held to what those are held to. Nor is one that was made
+    again and finished. Where two that diverged may not be compared with each other, nothing says which of them is
+    right, and neither is evidence.
     """
-    lost = [row for run in failed if run.diverged for row in _rows(run, frame, axes)]
-    if not lost:
-        return frame
-    cell = ["optimizer", "condition", "seed", *(axis for axis in axes if axis not in AXES)]
-    return pd.DataFrame([*frame.to_dict("records"), *lost]).drop_duplicates(cell, ignore_index=True)
+    lost = [row for run in failed if run.diverged for row in _rows(run) if _agree(frame, [row], experiment)]
+    if not _agree(frame, lost, experiment):
+        lost = [row for row in lost if all(_agree(frame, [row, other], experiment) for other in lost)]
+    return _together(frame, lost, experiment) if lost else frame
 
 
 def told_divergence(frame: pd.DataFrame) -> str:
@@ -38,31 +40,57 @@ def told_divergence(frame: pd.DataFrame) -> str:
     )
 
 
-def _rows(run: FailedRun, frame: pd.DataFrame, axes: Sequence[str]) -> Sequence[dict[Hashable, Any]]:
-    """The row of ``run``, or none where it cannot be compared with ``frame``.
-
-    comparable_runs has made the finished runs agree, so that one of each kind stands for all of them.
-    """
+def _rows(run: FailedRun) -> Iterator[dict[str, Any]]:
+    """The row of ``run``, or none where its configuration cannot be read."""
     try:
         config = read_config(run.folder / CONFIG_FILE)
-        correction = json.loads(config.get("correction.name", "null"))
-        alike = [frame, frame[frame["optimizer"] == run.optimizer], frame[frame["correction"] == correction]]
-        firsts = [row for own in alike for row in own.head(1).to_dict("records")]
-        finished = [row | {"config": read_config(row["folder"] / CONFIG_FILE)} for row in firsts]
-        row = {
-            "sweep_name": run.sweep_name,
-            "model": run.model,
-            "optimizer": run.optimizer,
-            "correction": correction,
-            "condition": run.condition,
-            "seed": run.seed,
-            "folder": run.folder,
-            "data_digest": None,  # not known
-            "val_loss": math.inf,
-            "config": config,
-        }
-        together = comparable(run.folder, [*finished, row], axes).frame
-    except (UnusableRun, ConfigError):
-        return []
-    told = [name for name in together.columns if name in row or name in axes]
-    return together.loc[together["folder"] == run.folder, told].to_dict("records")
+    except UnusableRun:
+        return
+    yield {
+        "sweep_name": run.sweep_name,
+        "model": run.model,
+        "optimizer": run.optimizer,
+        "correction": json.loads(config.get("correction.name", "null")),
+        "condition": run.condition,
+        "seed": run.seed,
+        "folder": run.folder,
+        "data_digest": run.data_digest,
+        "num_steps": json.loads(config.get("trainer.num_steps", "null")),
+        "tokens_seen": planned_tokens(config),  # that it was to see, as the finished ones have
+        "val_loss": math.inf,
+        "config": config,
+    }
+
+
+def _agree(frame: pd.DataFrame, rows: Sequence[dict[str, Any]], experiment: Experiment) -> bool:
+    """Whether runs that diverged may be compared with the finished ones, and with each other."""
+    try:
+        _together(frame, rows, experiment)
+    except (ValueError, TypeError):  # refused, a ConfigError, or a value of an axis that is none of its kind
+        return False
+    return True
+
+
+def _together(frame: pd.DataFrame, rows: Sequence[dict[str, Any]], experiment: Experiment) -> pd.DataFrame:
+    """``frame``, and those of ``rows`` that did not finish in another run. Raises ConfigError where they may not be
+    compared, by the rules of load_experiments."""
+    where, folders = frame["folder"].iloc[0].parent, [row["folder"] for row in rows]
+    placed = comparable(where, [*_one_of_each_kind(frame), *rows], experiment.axes).frame
+    told = [name for name in placed.columns if any(name in row for row in rows) or name in experiment.axes]
+    lost = placed.loc[placed["folder"].isin(folders), told].to_dict("records")
+    cell = ["optimizer", "condition", "seed", *(axis for axis in experiment.axes if axis not in AXES)]
+    together = pd.DataFrame([*frame.to_dict("records"), *lost]).drop_duplicates(cell, ignore_index=True)
+    require_one_point_each(where, together, experiment)
+    return together
+
+
+def _one_of_each_kind(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Finished runs that stand for all: comparable_runs has made those of one optimizer, and of one correction, agree
+    in its values, and all in the rest and in the tokens that they read, where that is known."""
+    known = frame[frame["data_digest"].notna()]
+    kinds = [frame.drop_duplicates("optimizer"), frame.drop_duplicates("correction"), known.head(1)]
+    rows = pd.concat(kinds).drop_duplicates("folder").to_dict("records")
+    for row in rows:
+        if not isinstance(row["data_digest"], str):
+            row["data_digest"] = None  # which a column of texts holds as NaN
+    return [{str(name): value for name, value in row.items()} for row in rows]

@@ -108,7 +108,7 @@ class Rule:
         for name in self.experiments:
             for scale, frame in experiments.frames[name].items():
                 failed = [run for run in experiments.failed[name] if run.model == scale]
-                statements = self.judge(with_diverged(frame, failed, EXPERIMENTS[name].axes))
+                statements = self.judge(with_diverged(frame, failed, EXPERIMENTS[name]))
                 if statements and scale not in by_scale:
                     verdict = overall(statement.verdict for statement in statements if statement.counts)
                     more = EXPERIMENTS[name].command(scale, more_seeds(frame["seed"]))

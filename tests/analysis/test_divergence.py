@@ -146,16 +146,87 @@ def test_a_run_that_was_made_again_or_had_other_settings_is_no_evidence(plant: P
     assert (muon.verdict, muon.reason, muon.num_seeds) == (HOLDS, None, 3)
 
 
+def plant_axis(
+    plant: PlantRun, sweep: str, configs: list[dict[str, Any]], gaps: list[float], seeds: range, lost: bool = False
+) -> Path:
+    """Sync and async runs of AdamW at every configuration, whose delay costs ``gaps``. lost: the last one's delayed
+    runs are not there."""
+    for seed in seeds:
+        for config, gap in zip(configs, gaps, strict=True):
+            sync = 4.4 + 0.05 * seed
+            root = plant(seed=seed, config=config, summary={"val_loss": sync}, sweep=sweep).parent
+            if not (lost and config is configs[-1]):
+                summary = {"val_loss": sync + gap + 0.001 * (seed % 2)}
+                plant(delay="one_step", seed=seed, config=config, summary=summary, sweep=sweep)
+    return root
+
+
 def test_a_run_of_an_axis_of_its_own_experiment_stands_where_it_belongs(plant: PlantRun) -> None:
     """Momentum 0.98 diverges under delay, 0.8 does not: higher momentum is no help."""
-    for momentum in (0.8, 0.98):
-        for seed in range(3):
-            for delay in ("sync", "one_step"):
-                ending = DIVERGED if (momentum, delay) == (0.98, "one_step") else {"val_loss": 4.4 + 0.01 * seed}
-                config = {"optimizer.betas": [momentum, 0.95]}
-                root = plant(delay=delay, seed=seed, config=config, summary=ending, sweep="figure4_momentum").parent
+    betas = [{"optimizer.betas": [momentum, 0.95]} for momentum in (0.8, 0.98)]
+    root = plant_axis(plant, "figure4_momentum", betas, [0.0, 0.0], range(3), lost=True)
+    for seed in range(3):
+        plant(delay="one_step", seed=seed, config=betas[1], summary=DIVERGED, sweep="figure4_momentum")
     (falls,) = judged(root, "C2").statements
     assert (falls.verdict, falls.reason) == (FAILS, "3 of 6 async runs diverged")
+
+
+def test_a_run_of_another_configuration_at_one_point_is_no_evidence(plant: PlantRun) -> None:
+    betas = [{"optimizer.betas": [momentum, 0.95]} for momentum in (0.8, 0.98)]
+    root = plant_axis(plant, "figure4_momentum", betas, [0.8, 0.5], range(3))
+    plant_axis(plant, "figure4_momentum", betas, [0.8, 0.5], range(3, 7), lost=True)
+    late = {"delay": "one_step", "summary": DIVERGED, "sweep": "figure4_momentum"}
+    for seed in range(7):  # in the seeds of finished runs, too
+        plant(seed=seed, folder=f"other{seed}", config={"optimizer.betas": [0.98, 0.5]}, **late)
+    (falls,) = judged(root, "C2").statements
+    assert (falls.verdict, falls.reason, falls.num_seeds) == (HOLDS, None, 3)
+    for seed in range(3, 7):
+        plant(seed=seed, folder=f"alike{seed}", config=betas[1], **late)
+    (falls,) = judged(root, "C2").statements
+    assert (falls.verdict, falls.reason, falls.num_seeds) == (FAILS, "4 of 14 async runs diverged", 7)
+
+
+def test_a_run_over_more_tokens_is_no_evidence(plant: PlantRun) -> None:
+    sweep = "appendix_a_batch_size"
+    batches = [{"trainer.batch_size": size, "trainer.num_steps": 1600 // size} for size in (4, 16)]
+    root = plant_axis(plant, sweep, batches, [0.3, 0.1], range(3))
+    plant_axis(plant, sweep, batches[::-1], [0.1, 0.3], range(3, 7), lost=True)
+    late = {"delay": "one_step", "summary": DIVERGED, "sweep": sweep}
+    for seed in range(7):
+        longer = {"trainer.batch_size": 4, "trainer.num_steps": 4000}
+        plant(seed=seed, folder=f"longer{seed}", config=longer, **late)
+        larger = {"trainer.batch_size": 64, "trainer.num_steps": 250}  # a point of its own
+        plant(seed=seed, folder=f"larger{seed}", config=larger, **late)
+    shrinks = judged(root, "C7").statements[0]
+    assert (shrinks.verdict, shrinks.reason, shrinks.num_seeds) == (FAILS, None, 3)
+    for seed in range(3, 7):
+        plant(seed=seed, folder=f"alike{seed}", config=batches[0], **late)
+    shrinks = judged(root, "C7").statements[0]
+    assert (shrinks.reason, shrinks.num_seeds) == ("4 of 14 async runs diverged", 7)
+
+
+@pytest.mark.parametrize(("forms", "told"), [("xxx", "3 of 3 async + EF runs diverged"), ("xyz", None), ("xxy", None)])
+def test_runs_that_all_diverged_agree_among_themselves(plant: PlantRun, forms: str, told: str | None) -> None:
+    root = plant_optimizer(plant, "muon", seeds=3, losses={"sync": 4.4, "async": 4.43})
+    late = {"optimizer": "muon", "delay": "one_step", "correction": "ef", "summary": DIVERGED, "sweep": SWEEP}
+    for seed, form in enumerate(forms):
+        plant(seed=seed, config={"correction.decay_form": form}, **late)
+    muon = statement(root, "C3", "Muon")
+    assert (muon.verdict, muon.reason) == (FAILS if told else OPEN, told or "0 of at least 3 seeds")
+
+
+def test_a_run_of_other_data_is_no_evidence(plant: PlantRun) -> None:
+    """Also where some of the finished runs do not say what they read."""
+    kind = {"optimizer": "muon", "sweep": SWEEP}
+    for seed in range(3):
+        digest = {"data_digest": "a" * 64} if seed else {}
+        for delay, loss in (("sync", 4.4), ("one_step", 4.43)):
+            plant(delay=delay, seed=seed, summary={"val_loss": loss + 0.05 * seed} | digest, **kind)
+    for seed, data in ((3, "b"), (4, "a")):
+        root = plant(seed=seed, summary={"val_loss": 4.4 + 0.05 * seed}, **kind).parent
+        plant(delay="one_step", seed=seed, summary=DIVERGED | {"data_digest": data * 64}, **kind)
+    muon = statement(root, "C1", "Muon: robust")
+    assert (muon.verdict, muon.reason, muon.num_seeds) == (OPEN, "1 of 4 async runs diverged", 4)
 
 
 def test_the_trainers_own_words_say_which_runs_diverged() -> None:
