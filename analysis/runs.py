@@ -63,8 +63,13 @@ SAID_TWICE = {
 }
 TOKENS = ("trainer.num_steps", "trainer.batch_size", "data.sequence_length")  # whose product a run has seen
 
-# In the reason of a run that failed: "no finite gradient in 10 steps in a row", "the validation loss is {...: nan}".
-DIVERGED = re.compile(r"^no finite gradient in |loss is .*\b(nan|inf)\b")
+# The whole reason of a run that diverged: both texts of asyncpp.trainer.loop, and a summary's own loss (of _failed).
+DIVERGED = re.compile(
+    r"no finite gradient in \d+ steps in a row, the last at step \d+ "
+    r"\(trainer\.max_skipped_steps=\d+\); try a smaller optimizer\.lr"
+    r"|the validation loss is \{'val/loss[^{}]*: -?(nan|inf)\b[^{}]*\} after \d+ updates"
+    r"|val_loss is -?(nan|inf)"
+)
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # of a record that is not what it should be
 
@@ -103,7 +108,7 @@ class FailedRun:
     def diverged(self) -> bool:
         """Whether its gradients or its loss were not finite, by what the trainer writes of that. A run that was killed,
         ran out of disk or had bad input failed, too, but says nothing of what it was to try."""
-        return DIVERGED.search(self.reason) is not None
+        return DIVERGED.fullmatch(self.reason) is not None
 
 
 @dataclass(frozen=True)

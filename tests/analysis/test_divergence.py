@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,10 @@ from runs import FailedRun
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
 SWEEP = "table2_error_feedback"
 LOSSES = {"sync": 4.4, "async": 4.43, "async_ef": 4.41}
-WORDS = "no finite gradient in 10 steps in a row, the last at step 37 (trainer.max_skipped_steps=10)"
+WORDS = (
+    "no finite gradient in 10 steps in a row, the last at step 37 (trainer.max_skipped_steps=10); "
+    "try a smaller optimizer.lr"
+)
 DIVERGED = {"status": "failed", "val_loss": None, "error": WORDS}
 KILLED = DIVERGED | {"error": "OSError: [Errno 28] No space left on device"}
 
@@ -234,11 +238,40 @@ def test_the_trainers_own_words_say_which_runs_diverged() -> None:
     trainer: Any = SimpleNamespace(max_skipped_steps=1)
     with pytest.raises(TrainingFailed) as no_gradient:
         loop._count_skipped(0, 37, skipped, trainer)
-    pipeline: Any = SimpleNamespace(validation_losses=lambda: {"val/loss": float("nan")})
+    validations = [
+        {"val/loss": math.nan},
+        {"val/loss": -math.inf},
+        {"val/loss": 4.4, "val/loss_z": math.inf},
+        {"val/loss": math.nan, "val/loss_z": 4.4},
+    ]
+    reasons = [str(no_gradient.value), *(str(_failed_validation(losses)) for losses in validations), "val_loss is nan"]
+    assert [_has_diverged(reason) for reason in reasons] == [True] * len(reasons)
+
+
+def _failed_validation(losses: dict[str, float]) -> TrainingFailed:
+    pipeline: Any = SimpleNamespace(validation_losses=lambda: losses)
     with pytest.raises(TrainingFailed) as no_loss:
         loop._validate(pipeline, NoSinks(), 20)
-    unsaved = "the state after 400 updates could not be saved; run again to repeat the rest"
-    others = [KILLED["error"], "rank 1 died: it was killed", unsaved, "val_loss is None"]
-    reasons = [str(no_gradient.value), str(no_loss.value), "val_loss is nan", *others]
-    failed = [FailedRun(SWEEP, "tiny", "muon", "async", 0, Path("run"), reason) for reason in reasons]
-    assert [run.diverged for run in failed] == [True, True, True, False, False, False, False]
+    return no_loss.value
+
+
+def _has_diverged(reason: str) -> bool:
+    return FailedRun(SWEEP, "tiny", "muon", "async", 0, Path("run"), reason).diverged
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        KILLED["error"],
+        "rank 1 died: it was killed",
+        "the state after 400 updates could not be saved; run again to repeat the rest",
+        "val_loss is None",
+        "RuntimeError: CUDA error: the loss is recomputed; disk /data/nan is full",
+        "ValueError: logger: val loss is reported to /inf/nan",
+        "OSError: [Errno 28] No space left on device: loss is nan",
+        f"RuntimeError: {WORDS}",
+        "the validation loss is {'val/loss': 4.4} after 20 updates",
+    ],
+)
+def test_other_words_are_no_divergence(reason: str) -> None:
+    assert not _has_diverged(reason)
