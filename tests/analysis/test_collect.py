@@ -16,7 +16,10 @@ import lr_search
 import make_tables
 from asyncpp.arguments import run_command
 
-WORDS = "no finite gradient in 10 steps in a row, the last at step 37 (trainer.max_skipped_steps=10)"
+WORDS = (
+    "no finite gradient in 10 steps in a row, the last at step 37 (trainer.max_skipped_steps=10); "
+    "try a smaller optimizer.lr"
+)
 DIVERGED = {"status": "failed", "val_loss": None, "error": WORDS}
 KILLED = DIVERGED | {"error": "rank 1 died: it was killed"}
 
