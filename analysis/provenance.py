@@ -104,7 +104,7 @@ def _environment(folder: Path) -> Mapping[str, Any]:
     """Empty where there is none that can be read: a run counts without."""
     try:
         environment = json.loads((folder / ENVIRONMENT_FILE).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return environment if isinstance(environment, dict) else {}
 

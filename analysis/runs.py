@@ -71,7 +71,14 @@ DIVERGED = re.compile(
     r"|val_loss is -?(nan|inf)"
 )
 
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # of a record that is not what it should be
+UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)  # of a record that is not what it should be
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it is there: 1,000 configs in a second
 

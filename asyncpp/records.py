@@ -181,7 +181,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     """The summary of a run folder, or None where there is none that can be read."""
     try:
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return summary if isinstance(summary, dict) else None
 

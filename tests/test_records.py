@@ -55,7 +55,7 @@ def test_no_metrics_file_has_no_rows(tmp_path):
     assert records.last_metrics_row(tmp_path / "metrics.jsonl", "step") is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"status": "failed"}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"status": "failed"}'])
 def test_only_a_whole_summary_that_says_so_is_finished(tmp_path, text):
     (tmp_path / "summary.json").write_text(text)
     assert not records.is_finished(tmp_path)
