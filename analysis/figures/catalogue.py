@@ -85,22 +85,17 @@ def _loss_curves(frame: pd.DataFrame) -> Drawing:
     return Drawing(draw_loss_curves(curves), curves.frame, seeds, curves.passed_over)
 
 
-def _optimizer_gap(frame: pd.DataFrame) -> Drawing:
-    rows = sweep_series.over_nothing(frame)
-    drawn = rows.dropna(subset=["gap"])
-    accepted = "expected delayed runs and the synchronous ones of their seeds"
-    require(not drawn.empty, "runs", frame["folder"].iloc[0], accepted)
-    seeds = seeds_sentence(drawn, ["optimizer", "series"], spread="bars")
-    return Drawing(draw_optimizer_gap(rows), rows.drop(columns="x"), seeds)
+def _gaps(
+    rows_of: Callable[[pd.DataFrame], pd.DataFrame], draw_rows: Callable[[pd.DataFrame], Figure], accepted: str
+) -> Callable[[pd.DataFrame], Drawing]:
+    def drawing(frame: pd.DataFrame) -> Drawing:
+        rows = rows_of(frame)
+        drawn = rows.dropna(subset=["gap"])
+        require(not drawn.empty, "runs", frame["folder"].iloc[0], f"expected {accepted} of their seeds")
+        seeds = seeds_sentence(drawn, ["optimizer", "series"], spread="bars")
+        return Drawing(draw_rows(rows), rows.drop(columns="x"), seeds)
 
-
-def _corrections(frame: pd.DataFrame) -> Drawing:
-    rows = sweep_series.over_corrections(frame)
-    drawn = rows.dropna(subset=["gap"])
-    accepted = "expected runs with a correction other than error feedback, and the synchronous ones of their seeds"
-    require(not drawn.empty, "runs", frame["folder"].iloc[0], accepted)
-    seeds = seeds_sentence(drawn, ["optimizer", "series"], spread="bars")
-    return Drawing(draw_corrections(rows), rows.drop(columns="x"), seeds)
+    return drawing
 
 
 def _staleness_probes(frame: pd.DataFrame) -> Drawing:
@@ -139,7 +134,7 @@ FAMILIES = (
         "What one step of delay costs in validation loss, without and with error feedback, over the synchronous run of "
         "the same seed. Hollow marks: the paper's 360M model, whose losses are lower: compare patterns.",
         "optimizers",
-        _optimizer_gap,
+        _gaps(sweep_series.over_nothing, draw_optimizer_gap, "delayed runs and the synchronous ones"),
     ),
     Family(
         "momentum",
@@ -192,7 +187,11 @@ FAMILIES = (
         "What one step of delay costs in validation loss with each correction, at its own default strength. Sync "
         "start: the first tenth of the steps has no delay; the paper's share is not known.",
         "corrections",
-        _corrections,
+        _gaps(
+            sweep_series.over_corrections,
+            draw_corrections,
+            "runs with a correction other than error feedback, and the synchronous ones",
+        ),
     ),
     Family(
         "staleness_probes",
