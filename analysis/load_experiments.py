@@ -25,6 +25,7 @@ from runs import FailedRun, PassedOver, UnusableRun, read_config, read_runs
 from scores import unreadable_scores
 
 EF_FILE = Path(__file__).parents[1] / "conf" / "correction" / "ef.yaml"
+STRENGTH = "correction.strength"
 # What stands for Tables 1 and 2 where their own sweeps have no runs, and no table otherwise.
 DEMO = "demo"
 
@@ -42,7 +43,8 @@ def load_experiments(runs_dir: Path, scale: str | None = None) -> Experiments:
     read = read_runs(runs_dir)
     rows = _of_scale(read.rows, scale)
     sweeps_of = _sweeps(rows)
-    rows = [row if row["sweep_name"] in sweeps_of["strength"] else _at_strength(row) for row in rows]
+    over_strength = {sweep for name, sweeps in sweeps_of.items() if _is_over_strength(name) for sweep in sweeps}
+    rows = [row if row["sweep_name"] in over_strength else _at_strength(row) for row in rows]
     frames, not_compared = _comparable_frames(runs_dir, rows, sweeps_of)
     _require_any(runs_dir, frames, rows)
     frames, repeated = _one_of_all_equal_seeds(frames)
@@ -164,8 +166,14 @@ def _failed_by_experiment(
     """The runs that failed, by the experiment of their sweep."""
     own = {name: [run for run in failed if run.sweep_name in sweeps] for name, sweeps in sweeps_of.items()}
     return {
-        name: runs if name == "strength" else [_failed_at_strength(run) for run in runs] for name, runs in own.items()
+        name: runs if _is_over_strength(name) else [_failed_at_strength(run) for run in runs]
+        for name, runs in own.items()
     }
+
+
+def _is_over_strength(name: str) -> bool:
+    """Whether the experiment called ``name`` compares strengths of error feedback."""
+    return STRENGTH in EXPERIMENTS[name].axes
 
 
 def _at_strength(row: dict[str, Any]) -> dict[str, Any]:
@@ -183,7 +191,7 @@ def _failed_at_strength(run: FailedRun) -> FailedRun:
 
 
 def _condition_at_strength(condition: str, config: Mapping[str, str]) -> str:
-    strength = json.loads(config.get("correction.strength", "null"))
+    strength = json.loads(config.get(STRENGTH, "null"))
     if not condition.endswith("_ef") or strength in (None, _default_strength()):
         return condition
     return f"{condition}_{strength}"

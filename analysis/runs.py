@@ -71,14 +71,8 @@ DIVERGED = re.compile(
     r"|val_loss is -?(nan|inf)"
 )
 
-UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-)  # of a record that is not what it should be
+# Of a record that is not what it should be; RecursionError: of brackets within brackets.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it is there: 1,000 configs in a second
 

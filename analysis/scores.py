@@ -35,7 +35,7 @@ def scores_of(run: Path, num_steps: int) -> dict[str, dict[str, Any]]:
         return {entry["task"]: entry for entry in sorted(own, key=lambda entry: entry["n"])}
     except FileNotFoundError:
         return {}
-    except (*UNREADABLE, RecursionError):  # of brackets within brackets
+    except UNREADABLE:
         raise UnusableRun(f"eval/{file.name} holds no scores that can be read: remove it, and score again") from None
 
 
